@@ -1,0 +1,153 @@
+"""The boundary: what a table of vectors can do, whichever engine holds it.
+
+    engine = create_engine()
+    table = engine.table(width=384)
+    rows = table.append(vectors)                          # float32[n, 384] -> consecutive row numbers
+    mine = table.row_set()                                # a filter primitive, kept current by its owner
+    mine.add(rows)
+    [hits] = table.search(query[None], k=10, filters=[Filter.any_of(mine)])
+    scores = table.rescore(query, hits.rows)
+
+A row number is given once and never again. Everything goes in and comes out as NumPy arrays; where the rows live is
+the engine's own business. Vectors that hold NaN or infinity, or whose squared norm is above `MAX_SQUARED_NORM`, are
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import ArrayLike
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+MAX_SQUARED_NORM = float(np.finfo(np.float32).max) / 8
+"""Two vectors within this bound are at most √(max/2) apart, so no distance between them overflows float32."""
+
+
+class EngineUnavailable(RuntimeError):  # noqa: N818 - a state of the machine more than a mistake
+    """The engine asked for cannot run here; the message says what is missing and how to get it."""
+
+
+class RowSet(Protocol):
+    """A mutable set of row numbers of one table: a primitive that filters are made of."""
+
+    def add(self, rows: ArrayLike) -> None:
+        """Add row numbers (an integer, a range or any integer array). ValueError for a row that was never appended."""
+
+    def discard(self, rows: ArrayLike) -> None:
+        """Take row numbers out; those that are not in are ignored. ValueError for a row that was never appended."""
+
+    def __len__(self) -> int:
+        """Rows in the set, removed ones included."""
+
+    def __contains__(self, row: object) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A conjunction of unions of row sets: a row passes when every union holds it.
+
+    Handles only: nothing the size of the table travels with a query. A union without members passes nothing, a filter
+    without unions passes everything.
+    """
+
+    all_of: tuple[tuple[RowSet, ...], ...]
+
+    @classmethod
+    def any_of(cls, *sets: RowSet) -> Filter:
+        """The rows in at least one of `sets`."""
+        return cls((sets,))
+
+    def __and__(self, other: Filter) -> Filter:
+        return Filter(self.all_of + other.all_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """The answer to one query, nearest first; equal distances are ordered by row number."""
+
+    rows: Int64
+    """int64[n]"""
+    distances: Float32
+    """float32[n], squared Euclidean distance"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescored:
+    """Scores of given rows, in the order in which the rows were given."""
+
+    distances: Float32
+    """float32[n]: the sum, over `block_count(width)` equal blocks, of the Euclidean distance inside the block"""
+    cosines: Float32
+    """float32[n]: the cosine of the query and the row; 0 when either is all zeros"""
+
+
+class Table(Protocol):
+    """Vectors of one width, and the sets that filter them.
+
+    One writer and any number of readers may use a table at once. A search sees one state of it, no older than the call:
+    what was appended, removed, added or discarded before the search began counts.
+    """
+
+    @property
+    def width(self) -> int:
+        """Components of a vector."""
+
+    @property
+    def row_count(self) -> int:
+        """Rows ever appended, removed ones included: the next row number."""
+
+    @property
+    def live_count(self) -> int:
+        """Rows appended and not removed."""
+
+    def append(self, vectors: ArrayLike) -> range:
+        """Add float32[n, width] and return the row numbers, which are consecutive.
+
+        ValueError, naming the first row at fault, for NaN, infinity, a norm over the bound, or another width; nothing
+        is added then.
+        """
+
+    def remove(self, rows: ArrayLike) -> None:
+        """Never find these rows again. Idempotent. ValueError for a row that was never appended."""
+
+    def row_set(self) -> RowSet:
+        """A new, empty row set of this table."""
+
+    def count(self, filter: Filter) -> int:
+        """Live rows that pass `filter`."""
+
+    def search(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Hits]:
+        """The `k` live rows nearest to each of float32[q, width] that pass its filter; fewer when fewer pass.
+
+        `k` is one number for all queries or one for each; `filters` has one entry a query. ValueError for queries that
+        `append` would refuse, a negative `k`, lengths that differ, or a row set of another table.
+        """
+
+    def survivors(self, k: int) -> int:
+        """How many rows of a search to rescore so that the best `k` by the rescored distance are among them."""
+
+    def rescore(self, query: ArrayLike, rows: ArrayLike) -> Rescored:
+        """Exact scores of float32[width] against int64[n] rows, removed ones included. ValueError as for `search`."""
+
+    def close(self) -> None:
+        """End the work in the background. Idempotent; the table can still be read and written."""
+
+
+class Engine(Protocol):
+    """Makes tables on one device."""
+
+    @property
+    def name(self) -> str:
+        """What the engine calls itself in logs and metrics."""
+
+    def table(self, width: int) -> Table:
+        """A new, empty table. ValueError when `width` is not positive."""

@@ -1,0 +1,108 @@
+"""The truth every engine is tested against: each operation as its definition says, in float64, never mind the speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from thread_kernels.blockwise import block_count
+from thread_kernels.inputs import as_counts, as_rows, as_vectors, as_width
+from thread_kernels.interface import Filter, Float32, Hits, Rescored, RowSet
+
+
+class ReferenceRowSet:
+    def __init__(self, table: ReferenceTable) -> None:
+        self.table = table
+        self.rows: set[int] = set()
+
+    def add(self, rows: ArrayLike) -> None:
+        self.rows.update(as_rows(rows, self.table.row_count).tolist())
+
+    def discard(self, rows: ArrayLike) -> None:
+        self.rows.difference_update(as_rows(rows, self.table.row_count).tolist())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, row: object) -> bool:
+        return row in self.rows
+
+
+class ReferenceTable:
+    def __init__(self, width: int) -> None:
+        self.width = as_width(width)
+        self._vectors: Float32 = np.empty((0, width), dtype=np.float32)
+        self._removed: set[int] = set()
+
+    @property
+    def row_count(self) -> int:
+        return len(self._vectors)
+
+    @property
+    def live_count(self) -> int:
+        return self.row_count - len(self._removed)
+
+    def append(self, vectors: ArrayLike) -> range:
+        new, _ = as_vectors(vectors, self.width)
+        first = self.row_count
+        self._vectors = np.concatenate([self._vectors, new])
+        return range(first, self.row_count)
+
+    def remove(self, rows: ArrayLike) -> None:
+        self._removed.update(as_rows(rows, self.row_count).tolist())
+
+    def row_set(self) -> RowSet:
+        return ReferenceRowSet(self)
+
+    def count(self, filter: Filter) -> int:
+        return len(self._passing(filter))
+
+    def search(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Hits]:
+        vectors, _ = as_vectors(queries, self.width, name="query")
+        counts = as_counts(k, len(vectors), len(filters))
+        return [self._nearest(*each) for each in zip(vectors, counts, filters, strict=True)]
+
+    def survivors(self, k: int) -> int:
+        return max(4 * k, 256)
+
+    def rescore(self, query: ArrayLike, rows: ArrayLike) -> Rescored:
+        [vector], _ = as_vectors(np.asarray(query)[None], self.width, name="query")
+        gathered = self._vectors[as_rows(rows, self.row_count)].astype(np.float64)
+        vector = vector.astype(np.float64)
+
+        blocks = np.split(gathered - vector, block_count(self.width), axis=1)
+        distances = np.sum([np.linalg.norm(block, axis=1) for block in blocks], axis=0)
+
+        norms = np.linalg.norm(gathered, axis=1) * np.linalg.norm(vector)
+        cosines = np.divide(gathered @ vector, norms, out=np.zeros(len(gathered)), where=norms > 0)
+        return Rescored(distances.astype(np.float32), cosines.astype(np.float32))
+
+    def close(self) -> None:
+        """There is nothing in the background."""
+
+    def _nearest(self, query: Float32, k: int, filter: Filter | None) -> Hits:
+        rows = np.array(self._passing(filter), dtype=np.int64)
+        differences = self._vectors[rows].astype(np.float64) - query
+        distances = (differences**2).sum(axis=1).astype(np.float32)
+        order = np.lexsort((rows, distances))[:k]
+        return Hits(rows[order], distances[order])
+
+    def _passing(self, filter: Filter | None) -> list[int]:
+        passing = set(range(self.row_count)) - self._removed
+        for union in filter.all_of if filter else ():
+            members: set[int] = set()
+            for each in union:
+                if not isinstance(each, ReferenceRowSet) or each.table is not self:
+                    raise ValueError("a filter holds a row set of another table")
+                members |= each.rows
+            passing &= members
+        return sorted(passing)
+
+
+class ReferenceEngine:
+    name = "reference"
+
+    def table(self, width: int) -> ReferenceTable:
+        return ReferenceTable(width)

@@ -1,0 +1,259 @@
+"""One thread owns the embedding model: it loads it, then embeds whatever waits, queries first.
+
+    submit → TextQueue → owner thread: take a batch → embedder.embed → the futures of all jobs in it
+
+A big job is embedded batch by batch, so a query waits for one batch at most. Batches are what gathered while the last
+one ran. A caller who cancelled is skipped. If a batch of several jobs fails, its
+texts are tried one by one, so that the text at fault fails its own job only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thread_service.batching.queue import Entry, Job, TextQueue
+from thread_service.errors import Busy, NotReady, ThreadError
+from thread_service.models.embedder import Embedder, EmbeddingFailed, Role
+
+log = logging.getLogger(__name__)
+
+_CACHED_QUERIES = 256
+_RETRY_AFTER_SECONDS = {"idle": 5, "downloading": 10, "loading": 2}
+_CLOSE_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What waits now, and totals since the start. `texts / batches` is the mean batch."""
+
+    waiting_queries: int
+    waiting_documents: int
+    batches: int
+    texts: int
+    failed_batches: int
+    shared_texts: int
+    wait_seconds: float
+    query_cache_hits: int
+    query_cache_misses: int
+
+
+class EmbeddingQueue:
+    """Queue, batches and query cache in front of one embedder, whose `load`, `embed` and `close` it alone calls.
+
+    `max_waiting_texts` bounds each role. `batch_texts` and `batch_bytes` bound one call to the embedder, and so how
+    long a query may wait behind documents. `retry_seconds` are the pauses between attempts to load, the last repeated.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        *,
+        max_waiting_texts: int = 8192,
+        batch_texts: int = 32,
+        batch_bytes: int = 16_384,
+        retry_seconds: Sequence[float] = (5, 10, 20, 40, 60),
+    ) -> None:
+        self._embedder = embedder
+        self._retry_seconds = retry_seconds
+        self._queue = TextQueue(max_waiting=max_waiting_texts, batch_texts=batch_texts, batch_bytes=batch_bytes)
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="embedding", daemon=True)
+        self._closing = False
+        self._next_attempt = 0.0
+        self._cache: OrderedDict[tuple[str, bytes], NDArray[np.float32]] = OrderedDict()
+        self._batches = self._texts = self._failed_batches = self._hits = self._misses = 0
+        self._wait_seconds = 0.0
+
+    def start(self) -> None:
+        """Begin to load the model on the owner thread, and to embed once it is there."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Fail whoever waits, stop a download or a pause between attempts at once, and give up the model."""
+        with self._changed:
+            self._closing = True
+            jobs = self._queue.drain()
+            self._changed.notify_all()
+        _fail(jobs, _closed())
+        self._embedder.close()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_TIMEOUT_SECONDS)
+
+    def submit(self, texts: Sequence[str], role: Role) -> Future[NDArray[np.float32]]:
+        """[n, width] unit vectors, in the order of `texts`. Never blocks on the model.
+
+        Raises NotReady (with how far loading has come) and Busy, both before anything is taken. The future fails with
+        EmbeddingFailed, NotReady after `close`, or the error of a remote model.
+        """
+        self.check_ready()
+        with self._changed:
+            if self._closing:
+                raise _closed()
+            job = self._queue.add(texts, role)
+            self._changed.notify()
+        if not texts:
+            width = self._embedder.stamp.width if self._embedder.stamp else 0
+            job.future.set_result(np.zeros((0, width), np.float32))
+        return job.future
+
+    async def query_vector(self, text: str) -> NDArray[np.float32]:
+        """[width], read-only, of one query: from the cache, from an equal query under way, or from the model.
+
+        Raises as `submit`.
+        """
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        stamp = self._embedder.stamp
+        key = (stamp.space if stamp else "", digest)
+        with self._changed:
+            known = self._cache.get(key)
+            if known is not None:
+                self._cache.move_to_end(key)
+                self._hits += 1
+                return known
+            self._misses += 1
+        vector: NDArray[np.float32] = (await asyncio.wrap_future(self.submit([text], "query")))[0]
+        vector.flags.writeable = False
+        with self._changed:
+            self._cache[key] = vector
+            if len(self._cache) > _CACHED_QUERIES:
+                self._cache.popitem(last=False)
+        return vector
+
+    def stats(self) -> QueueStats:
+        with self._changed:
+            return QueueStats(
+                waiting_queries=self._queue.waiting("query"),
+                waiting_documents=self._queue.waiting("document"),
+                batches=self._batches,
+                texts=self._texts,
+                failed_batches=self._failed_batches,
+                shared_texts=self._queue.shared,
+                wait_seconds=self._wait_seconds,
+                query_cache_hits=self._hits,
+                query_cache_misses=self._misses,
+            )
+
+    @property
+    def embedder(self) -> Embedder:
+        """The model behind the queue; only its `model`, `stamp`, `status` and `count_tokens` may be asked."""
+        return self._embedder
+
+    @property
+    def is_ready(self) -> bool:
+        return self._embedder.status.phase == "ready"
+
+    def check_ready(self) -> None:
+        """Raise NotReady, with how far loading has come, unless the model is ready."""
+        status = self._embedder.status
+        if status.phase == "ready":
+            return
+        pause = self._next_attempt - time.monotonic()
+        after = _RETRY_AFTER_SECONDS.get(status.phase) or max(1, math.ceil(pause))
+        raise NotReady(str(status), retry_after_seconds=after)
+
+    def _run(self) -> None:
+        try:
+            if self._load():
+                while batch := self._next_batch():
+                    self._embed(batch)
+        finally:
+            # Also when this thread dies of a fault of its own: nobody may wait for it, and nobody new may begin to.
+            with self._changed:
+                self._closing = True
+                jobs = self._queue.drain()
+            _fail(jobs, _closed())
+
+    def _load(self) -> bool:
+        """Whether the model is ready: attempts end with success or `close`."""
+        attempt = 0
+        while True:
+            try:
+                self._embedder.load()
+                return True
+            except Exception as error:
+                pause = self._retry_seconds[min(attempt, len(self._retry_seconds) - 1)]
+                attempt += 1
+                with self._changed:
+                    if self._closing:
+                        return False
+                    log.warning("embedding model not loaded, trying again in %g s: %s", pause, error)
+                    self._next_attempt = time.monotonic() + pause
+                    if self._changed.wait_for(lambda: self._closing, pause):
+                        return False
+
+    def _next_batch(self) -> list[Entry]:
+        """Waits for work; empty once the queue is closed."""
+        with self._changed:
+            while not self._closing:
+                if batch := self._queue.take():
+                    now = time.monotonic()
+                    self._wait_seconds += sum(now - entry.since for entry in batch)
+                    return batch
+                self._changed.wait()
+            return []
+
+    def _embed(self, batch: Sequence[Entry]) -> None:
+        texts = [entry.text for entry in batch]
+        try:
+            vectors = _checked(self._embedder.embed(texts, batch[0].role), self._embedder, len(texts))
+        except Exception as error:
+            self._fail_batch(batch, error)
+            return
+        if self._finish(batch):
+            for entry, vector in zip(batch, vectors, strict=True):
+                for job, row, weight in entry.waiters:
+                    job.add(row, weight, vector)
+
+    def _finish(self, batch: Sequence[Entry]) -> bool:
+        """Close the batch's entries to further waiters; False if `close` has answered everyone already."""
+        with self._changed:
+            self._batches += 1
+            self._texts += len(batch)
+            if not self._closing:
+                self._queue.finish(batch)
+            return not self._closing
+
+    def _fail_batch(self, batch: Sequence[Entry], error: Exception) -> None:
+        with self._changed:
+            self._failed_batches += 1
+            if self._closing:
+                return
+            jobs = list({job: None for entry in batch for job, _, _ in entry.waiters})
+            # A model that is away is no text's fault: trying one by one would only wait as often.
+            if len(batch) > 1 and len(jobs) > 1 and not isinstance(error, NotReady | Busy):
+                self._queue.put_back(batch)
+                return
+            self._queue.finish(batch)
+        log.warning("embedding failed for %d texts: %s", len(batch), error)
+        _fail(jobs, error if isinstance(error, ThreadError) else EmbeddingFailed(f"{type(error).__name__}: {error}"))
+
+
+def _checked(vectors: NDArray[np.float32], embedder: Embedder, texts: int) -> NDArray[np.float32]:
+    """`vectors` as float32, if there is one of the right width for each text and every number is finite."""
+    width = embedder.stamp.width if embedder.stamp else 0
+    if vectors.shape != (texts, width):
+        raise EmbeddingFailed(f"{embedder.model} gave vectors of shape {vectors.shape}, not {(texts, width)}")
+    if not np.isfinite(vectors).all():
+        raise EmbeddingFailed(f"{embedder.model} gave a vector that is not finite")
+    return vectors.astype(np.float32, copy=False)
+
+
+def _fail(jobs: Sequence[Job], error: Exception) -> None:
+    for job in jobs:
+        job.fail(error)
+
+
+def _closed() -> NotReady:
+    return NotReady("the node is shutting down")

@@ -1,0 +1,146 @@
+"""Texts that wait to be embedded: queries before documents, equal texts once, bounded.
+
+Only the data structure; `embed.EmbeddingQueue` guards it with its lock and runs the thread. A submission (`Job`) is
+spread over `Entry`s, one per distinct text; an entry may serve several jobs. A text over a batch's size is cut into
+pieces that are entries of their own, so that nothing makes a query wait for longer than one batch; its vector is the
+average of theirs, weighted by size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thread_service.errors import Busy
+from thread_service.models.embedder import Role
+from thread_service.models.windows import cut_text
+
+_RETRY_AFTER_FULL_SECONDS = 5
+
+
+class Job:
+    """One submission: `future` gets [n, width] when the last of its `missing` pieces is there."""
+
+    def __init__(self, texts: int) -> None:
+        self.future: Future[NDArray[np.float32]] = Future()
+        self.texts = texts
+        self.missing = 0
+        self.cut_rows: set[int] = set()
+        self._rows: NDArray[np.float32] | None = None
+
+    def add(self, row: int, weight: float, vector: NDArray[np.float32]) -> None:
+        """Owner thread only: take in one piece's vector, and resolve the future with the last one."""
+        if self._rows is None:
+            self._rows = np.zeros((self.texts, len(vector)), np.float32)
+        self._rows[row] += vector * np.float32(weight)
+        self.missing -= 1
+        if self.missing:
+            return
+        for cut in self.cut_rows:
+            length = np.linalg.norm(self._rows[cut])
+            self._rows[cut] = self._rows[cut] / length if length > 0 else len(vector) ** -0.5
+        if not self.future.done() and self.future.set_running_or_notify_cancel():
+            self.future.set_result(self._rows)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done() and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+class Entry:
+    """One distinct text of one role, and whom its vector is for: (job, row, weight)."""
+
+    def __init__(self, text: str, role: Role) -> None:
+        self.text = text
+        self.role = role
+        self.bytes = len(text.encode("utf-8", "surrogatepass"))
+        self.waiters: list[tuple[Job, int, float]] = []
+        self.alone = False
+        self.since = time.monotonic()
+
+    @property
+    def wanted(self) -> bool:
+        return any(not job.future.done() for job, _, _ in self.waiters)
+
+
+class TextQueue:
+    """Not thread-safe. Bounds: `max_waiting` entries of each role; batches of `batch_texts` texts and `batch_bytes`
+    UTF-8 bytes (about four to a token of English, three of Chinese).
+    """
+
+    def __init__(self, *, max_waiting: int, batch_texts: int, batch_bytes: int) -> None:
+        self.max_waiting = max_waiting
+        self.batch_texts = batch_texts
+        self.batch_bytes = batch_bytes
+        self.shared = 0
+        self._waiting: dict[Role, deque[Entry]] = {"query": deque(), "document": deque()}
+        self._entries: dict[tuple[Role, str], Entry] = {}
+
+    def waiting(self, role: Role) -> int:
+        return len(self._waiting[role])
+
+    def add(self, texts: Sequence[str], role: Role) -> Job:
+        """Put every text in, or none. Raises Busy when full; only an empty queue takes more than `max_waiting`."""
+        pieces = [cut_text(text, self.batch_bytes) for text in texts]
+        queue = self._waiting[role]
+        new = {piece for text in pieces for piece in text if (role, piece) not in self._entries}
+        if new and queue and len(queue) + len(new) > self.max_waiting:
+            raise Busy(f"{len(queue)} texts already wait to be embedded", retry_after_seconds=_RETRY_AFTER_FULL_SECONDS)
+        job = Job(len(texts))
+        job.missing = sum(map(len, pieces))
+        job.cut_rows = {row for row, text in enumerate(pieces) if len(text) > 1}
+        self.shared += job.missing - len(new)
+        for row, text in enumerate(pieces):
+            for piece in text:
+                entry = self._entries.get((role, piece))
+                if entry is None:
+                    entry = self._entries[role, piece] = Entry(piece, role)
+                    queue.append(entry)
+                entry.waiters.append((job, row, len(piece) / len(texts[row]) if len(text) > 1 else 1.0))
+        return job
+
+    def take(self) -> list[Entry]:
+        """The next batch, all of one role, or nothing. Its entries stay open to equal texts until `finish`."""
+        for queue in self._waiting.values():
+            batch: list[Entry] = []
+            size = 0
+            while queue:
+                entry = queue[0]
+                if not entry.wanted:
+                    del self._entries[entry.role, queue.popleft().text]
+                    continue
+                if batch and not self._fits(batch, size, entry):
+                    break
+                batch.append(queue.popleft())
+                size += entry.bytes
+            if batch:
+                return batch
+        return []
+
+    def put_back(self, batch: Sequence[Entry]) -> None:
+        """After a failure: the same entries next, each in a batch of its own."""
+        for entry in reversed(batch):
+            entry.alone = True
+            self._waiting[entry.role].appendleft(entry)
+
+    def finish(self, batch: Sequence[Entry]) -> None:
+        """Close the entries: an equal text that comes from now on is embedded anew."""
+        for entry in batch:
+            del self._entries[entry.role, entry.text]
+
+    def drain(self) -> list[Job]:
+        """Empty the queue; the jobs that were waiting or under way."""
+        jobs = {job: None for entry in self._entries.values() for job, _, _ in entry.waiters}
+        self._entries.clear()
+        for queue in self._waiting.values():
+            queue.clear()
+        return list(jobs)
+
+    def _fits(self, batch: Sequence[Entry], size: int, entry: Entry) -> bool:
+        together = not batch[0].alone and not entry.alone
+        return together and len(batch) < self.batch_texts and size + entry.bytes <= self.batch_bytes

@@ -1,0 +1,93 @@
+"""A model on the Hugging Face Hub: the few files an ONNX embedder needs, downloaded once and then used offline.
+
+A model that is there already is used as it is and the Hub is not asked: a filled index keeps the model it was written
+by. The weights come last, so weights in the cache mean that all the settings are there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+from huggingface_hub.utils.tqdm import tqdm
+
+from thread_service.models.embedder import ModelUnavailable
+from thread_service.models.folder import SETTINGS_FILES, choose_weights
+from thread_service.models.sources import Located
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    model: str
+    name: str
+    revision: str | None
+    cache_dir: Path
+
+    def locate(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
+        snapshot = self._cached() or self._download(on_progress, stopped)
+        return Located((snapshot,), revision=snapshot.name)
+
+    def _cached(self) -> Path | None:
+        found = huggingface_hub.try_to_load_from_cache(
+            self.model, "tokenizer.json", cache_dir=self.cache_dir, revision=self.revision
+        )
+        snapshot = Path(found).parent if isinstance(found, str) else None
+        return snapshot if snapshot and any(snapshot.rglob("*.onnx")) else None
+
+    def _download(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Path:
+        on_progress(0.0)
+        try:
+            listing = huggingface_hub.HfApi().model_info(self.model, revision=self.revision, files_metadata=True)
+            sizes = {file.rfilename: file.size or 0 for file in listing.siblings or ()}
+            weights = choose_weights(sizes, f"{self.model} on the Hub")
+            settings = [name for name in sizes if any(fnmatch(name, pattern) for pattern in SETTINGS_FILES)]
+            # Weights over 2 GB lie in further files beside the graph: model.onnx_data, model.onnx.data.
+            beside = [name for name in sizes if name.startswith(weights) and name != weights]
+            parts = [part for part in (settings, beside, [weights]) if part]
+            total = sum(sizes[name] for part in parts for name in part)
+            before = 0
+            for part in parts:
+                snapshot = huggingface_hub.snapshot_download(
+                    self.model,
+                    revision=self.revision,
+                    cache_dir=self.cache_dir,
+                    allow_patterns=part,
+                    tqdm_class=_progress_bar(before, total, on_progress, stopped),
+                )
+                before += sum(sizes[name] for name in part)
+        except ModelUnavailable:
+            raise
+        except Exception as error:
+            reason = str(error).strip().split("\n", 1)[0] or type(error).__name__
+            raise ModelUnavailable(
+                f"{self.model} could not be downloaded from the Hugging Face Hub ({reason}): "
+                "check the name and the network, or name a directory that holds the model"
+            ) from error
+        return Path(snapshot)
+
+
+def _progress_bar(
+    before: int, total: int, on_progress: Callable[[float], None], stopped: Callable[[], bool]
+) -> type[tqdm]:
+    """A silent bar for `snapshot_download`: reports the fraction of `total` bytes, of which `before` are there
+    already, and ends a download that was stopped.
+    """
+
+    class ProgressBar(tqdm):
+        def __init__(self, *args: Any, unit: str = "it", **kwargs: Any) -> None:
+            super().__init__(*args, **(kwargs | {"disable": True}))  # type: ignore[no-untyped-call]
+            self._counts_bytes = unit == "B"
+            self._bytes = float(before)
+
+        def update(self, n: float | None = 1) -> None:
+            if stopped():
+                raise ModelUnavailable("the download was stopped")
+            if self._counts_bytes:
+                self._bytes += n or 0
+                on_progress(min(1.0, self._bytes / max(1, total)))
+
+    return ProgressBar

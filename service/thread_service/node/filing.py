@@ -1,0 +1,217 @@
+"""Filing: an accepted deposit is durable before the answer; everything slow happens afterwards, in `indexing`.
+
+One committed transaction holds the texts, what the caller said about the graph, and a mark that the document is
+pending.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import apsw
+import numpy as np
+
+from thread_service.batching.embed import EmbeddingQueue
+from thread_service.errors import Busy, InvalidRequest
+from thread_service.node.indexing import Indexer
+from thread_service.node.operations import DocumentIn, Filed, FileRequest
+from thread_service.node.work import Work
+from thread_service.store import contents, documents, pending, registry, stamp
+from thread_service.store.changes import Changes
+from thread_service.store.store import Store
+from thread_service.text.ids import content_digest, content_id
+
+DOCUMENT_ID_BYTES_MAX = 1_024
+CALLER_WIDTH_MULTIPLE = 16
+CALLER_WIDTH_MAX = 16_384
+
+Outcome = Literal["new", "replaced", "linked", "skipped", "failed"]
+
+
+class Filing:
+    def __init__(
+        self, store: Store, embedding: EmbeddingQueue, indexer: Indexer, work: Work, *, pending_documents_max: int
+    ) -> None:
+        self._store = store
+        self._embedding = embedding
+        self._indexer = indexer
+        self._work = work
+        self._pending_documents_max = pending_documents_max
+
+    async def file(self, request: FileRequest) -> Filed:
+        """Errors: InvalidRequest, NotReady (the model is needed and loading), IndexMismatch, Busy, StorageFull."""
+        for index, document in enumerate(request.documents):
+            _check(index, document)
+        if self._indexer.pending_documents + len(request.documents) > self._pending_documents_max:
+            raise Busy(
+                f"{self._indexer.pending_documents} documents wait to be indexed; nothing of this request was taken."
+                " Send it again later.",
+                retry_after_seconds=5,
+            )
+        accepted = await self._work.commit(
+            self._store, lambda connection, changes: self._accept(connection, request, changes)
+        )
+        self._indexer.added(accepted.sequences)
+        tokens = await self._work.run(lambda: self._embedding.embedder.count_tokens(accepted.texts_to_embed))
+        if request.wait:
+            await self._indexer.settled(accepted.sequences)
+        return Filed(tuple(accepted.document_ids), tuple(accepted.outcomes), tokens)
+
+    def _accept(self, connection: apsw.Connection, request: FileRequest, changes: Changes) -> _Accepted:
+        owner_key = registry.ensure_owner(connection, request.owner_id or f"{self._store.node_id.lower()}-thread")
+        group = self._group(connection, owner_key, request, changes)
+        accepted = _Accepted()
+        for document in request.documents:
+            self._accept_one(connection, owner_key, group, document, request.gate, accepted, changes)
+        return accepted
+
+    def _group(
+        self, connection: apsw.Connection, owner_key: int, request: FileRequest, changes: Changes
+    ) -> registry.Group | None:
+        if request.group is None:
+            return None
+        group, access_said = registry.ensure_group(
+            connection,
+            owner_key,
+            request.group.group_id,
+            label=request.group.label,
+            access=request.group.access,
+            description=request.group.description,
+            tags=request.group.tags,
+        )
+        if access_said:
+            documents.set_access(connection, documents.in_group(connection, group.group_key), group.access, changes)
+        return group
+
+    def _accept_one(
+        self,
+        connection: apsw.Connection,
+        owner_key: int,
+        group: registry.Group | None,
+        document: DocumentIn,
+        gate: bool,
+        accepted: _Accepted,
+        changes: Changes,
+    ) -> None:
+        document_id = document.document_id or content_id(document.texts)
+        existing = documents.find(connection, owner_key, document_id)
+        content_key, state = self._content(connection, document, accepted)
+        if existing is not None and gate and state != "failed" and existing.content_key == content_key:
+            accepted.add(document_id, self._link(connection, existing.document_key, group, changes))
+            return
+        if state == "failed":
+            contents.retry(connection, content_key)
+        said = documents.Said(content_key, document.name, document.metadata, _urls(document), int(time.time()))
+        if existing is None:
+            document_key = documents.create(connection, owner_key, document_id, said)
+        else:
+            document_key = existing.document_key
+            documents.replace(connection, existing, said, changes)
+        if group is not None:
+            documents.add_to_group(connection, document_key, group.group_key)
+            documents.set_access(connection, [document_key], group.access, changes)
+        documents.touch(connection, document_key, changes)
+        sequence = pending.enqueue(connection, document_key, _said_graph(document))
+        accepted.add(document_id, "new" if existing is None else "replaced", sequence)
+
+    def _link(
+        self, connection: apsw.Connection, document_key: int, group: registry.Group | None, changes: Changes
+    ) -> Outcome:
+        """An id the owner already holds: at most it joins the group."""
+        if group is None or group.group_key in contents.group_keys(connection, document_key):
+            return "skipped"
+        documents.add_to_group(connection, document_key, group.group_key)
+        documents.set_access(connection, [document_key], group.access, changes)
+        return "linked"
+
+    def _content(
+        self, connection: apsw.Connection, document: DocumentIn, accepted: _Accepted
+    ) -> tuple[int, contents.State]:
+        """Find or store the content; a new one that the model must embed needs the model to be ready."""
+        vectors = [partition.embedding for partition in document.partitions] or [None] * len(document.texts)
+        digest = content_digest(document.media_type, document.texts, vectors)
+        found = contents.find(connection, digest)
+        if found is not None and found[1] != "failed":
+            return found
+        to_embed = [
+            text for text, vector in zip(document.texts, vectors, strict=True) if vector is None and text.strip()
+        ]
+        if to_embed:
+            self._embedding.check_ready()
+            if self._embedding.embedder.stamp is not None:
+                stamp.check(connection, self._embedding.embedder.stamp)
+            accepted.texts_to_embed += to_embed
+        if found is not None:
+            return found
+        return contents.create(connection, digest, document.media_type, document.texts, vectors), "pending"
+
+
+class _Accepted:
+    """What one accepting transaction did, document by document."""
+
+    def __init__(self) -> None:
+        self.document_ids: list[str] = []
+        self.outcomes: list[Outcome] = []
+        self.sequences: list[int] = []
+        self.texts_to_embed: list[str] = []
+
+    def add(self, document_id: str, outcome: Outcome, sequence: int | None = None) -> None:
+        self.document_ids.append(document_id)
+        self.outcomes.append(outcome)
+        if sequence is not None:
+            self.sequences.append(sequence)
+
+
+def _check(index: int, document: DocumentIn) -> None:
+    if not document.texts:
+        raise InvalidRequest.field(f"inputs[{index}]", "holds no text; give at least one.")
+    if len(document.document_id.encode()) > DOCUMENT_ID_BYTES_MAX:
+        raise InvalidRequest.field(
+            f"document_ids[{index}]", f"is longer than {DOCUMENT_ID_BYTES_MAX} bytes of UTF-8; use a shorter id."
+        )
+    if not document.partitions:
+        return
+    if len(document.partitions) != len(document.texts):
+        raise InvalidRequest.field(
+            f"partitions[{index}]",
+            f"has {len(document.partitions)} entries for {len(document.texts)} texts; give none, or one per text.",
+        )
+    widths = {len(part.embedding) for part in document.partitions if part.embedding is not None}
+    if len(widths) > 1:
+        raise InvalidRequest.field(
+            f"partitions[{index}]", f"mixes vectors of widths {sorted(widths)}; use one width per document."
+        )
+    for width in widths:
+        if width % CALLER_WIDTH_MULTIPLE or width > CALLER_WIDTH_MAX:
+            raise InvalidRequest.field(
+                f"partitions[{index}]",
+                f"has vectors of width {width}; it must be a multiple of {CALLER_WIDTH_MULTIPLE}"
+                f" up to {CALLER_WIDTH_MAX}.",
+            )
+    for ordinal, part in enumerate(document.partitions):
+        if part.embedding is not None and not _is_usable(part.embedding):
+            raise InvalidRequest.field(
+                f"partitions[{index}][{ordinal}].embedding", "holds NaN, infinity or a number beyond 1e15."
+            )
+
+
+def _is_usable(vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> bool:
+    # Squared distances stay finite in float32 up to this size, whatever the width.
+    return bool(np.isfinite(vector).all() and (np.abs(vector) <= 1e15).all())
+
+
+def _urls(document: DocumentIn) -> list[str | None] | None:
+    urls = [partition.url for partition in document.partitions]
+    return urls if any(urls) else None
+
+
+def _said_graph(document: DocumentIn) -> pending.SaidGraph:
+    entities: Sequence[tuple[str, str]] | None = None
+    if document.entities is not None:
+        entities = [(entity.name, entity.kind) for entity in document.entities]
+    return pending.SaidGraph(
+        entities=None if entities is None else list(entities),
+        relationships=[(edge.subject, edge.predicate, edge.object) for edge in document.relationships],
+    )

@@ -1,0 +1,113 @@
+"""The node: its operations as one object, what every front end is given."""
+
+from __future__ import annotations
+
+from thread_service.batching.embed import EmbeddingQueue
+from thread_service.node.filing import Filing
+from thread_service.node.graph_query import GraphQueries
+from thread_service.node.indexing import Indexer
+from thread_service.node.library import Library
+from thread_service.node.operations import (
+    Cleared,
+    DocumentsAnswer,
+    DocumentsRequest,
+    EmbedderHealth,
+    Filed,
+    FileRequest,
+    GraphAnswer,
+    GraphMode,
+    GraphRequest,
+    LibraryAnswer,
+    LibraryRequest,
+    RemoveRequest,
+    SearchAnswer,
+    SearchRequest,
+)
+from thread_service.node.search import Searching
+from thread_service.node.work import Work
+from thread_service.store import stamp
+from thread_service.store.store import Store
+
+
+class Node:
+    """Owns the store and the embedding queue it is given, and closes them."""
+
+    def __init__(
+        self,
+        store: Store,
+        embedding: EmbeddingQueue,
+        *,
+        graph_mode: GraphMode = "boost",
+        lexical: bool = True,
+        mention_linking: bool = True,
+        pending_documents_max: int = 10_000,
+    ) -> None:
+        self._store = store
+        self._embedding = embedding
+        self._work = Work()
+        self._indexer = Indexer(store, embedding, mention_linking=mention_linking)
+        self._filing = Filing(store, embedding, self._indexer, self._work, pending_documents_max=pending_documents_max)
+        self._searching = Searching(store, embedding, self._work, graph_mode=graph_mode, lexical=lexical)
+        self._graph = GraphQueries(store, embedding, self._work)
+        self._library = Library(store, self._work)
+        self.ready = False
+
+    def start(self) -> None:
+        """Begin to load the model and to index what is pending. The store is open and recovered already."""
+        self._embedding.start()
+        self._indexer.start()
+        self.ready = True
+
+    @property
+    def node_id(self) -> str:
+        return self._store.node_id
+
+    async def file(self, request: FileRequest) -> Filed:
+        return await self._filing.file(request)
+
+    async def search(self, request: SearchRequest) -> SearchAnswer:
+        return await self._searching.search(request)
+
+    async def graph(self, request: GraphRequest) -> GraphAnswer:
+        return await self._graph.graph(request)
+
+    async def library(self, request: LibraryRequest) -> LibraryAnswer:
+        return await self._library.library(request)
+
+    async def documents(self, request: DocumentsRequest) -> DocumentsAnswer:
+        return await self._library.documents(request)
+
+    async def remove(self, request: RemoveRequest) -> int:
+        removed = await self._library.remove(request)
+        self._indexer.nudge()
+        return removed
+
+    async def clear(self) -> Cleared:
+        return await self._library.clear()
+
+    def embedder_health(self) -> EmbedderHealth:
+        embedder = self._embedding.embedder
+        running, status = embedder.stamp, embedder.status
+        index = indexed_with = None
+        if running is not None:
+            with self._store.read() as connection:
+                index = stamp.state(connection, running)
+                indexed_with = stamp.stored_space(connection) if index == "mismatch" else None
+        return EmbedderHealth(
+            model=embedder.model if running is None else running.model,
+            vector_space="" if running is None else running.space,
+            phase=status.phase,
+            revision=None if running is None else running.revision,
+            fraction=status.fraction,
+            error=status.error,
+            index=index,
+            indexed_with=indexed_with,
+        )
+
+    def close(self) -> None:
+        """Finish the round of indexing in hand and every write, then give everything up. Blocking."""
+        self.ready = False
+        self._indexer.close()
+        self._embedding.close()
+        self._work.close()
+        self._store.close()

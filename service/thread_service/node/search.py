@@ -1,0 +1,483 @@
+"""One search, top to bottom.
+
+scope        who may be read, as reader tokens                            ┐ beside the embedding
+words        the best partitions by BM25, and the names the query holds   ┘ of the query
+scan         the nearest rows by squared L2, filtered                     survivors
+evidence     names, near edges and near documents activate entities; entities give evidence to documents
+candidates   survivors ∪ best by words ∪ partitions of the most evident documents
+rescore      exact distances of the candidates, then words and evidence
+show         best first, at most three passages of a document while others fill the list, access checked again
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import apsw
+import numpy as np
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from thread_service.batching.embed import EmbeddingQueue
+from thread_service.errors import InvalidRequest
+from thread_service.node.operations import (
+    TOP_K_DEFAULT,
+    TOP_K_MAX,
+    EntityRef,
+    GraphMode,
+    GroupRef,
+    MediaType,
+    Passage,
+    RelationshipRef,
+    SearchAnswer,
+    SearchRequest,
+    Trace,
+)
+from thread_service.node.work import Work
+from thread_service.search import evidence as graph_evidence
+from thread_service.search import ranking
+from thread_service.store import audience, lookup, registry, scope, stamp
+from thread_service.store.graph_cache import Links
+from thread_service.store.resident import ResidentTable
+from thread_service.store.store import Store
+from thread_service.store.words import WordIndex
+from thread_service.text.ids import partition_id
+from thread_service.text.mentions import candidate_names, name_key, query_names
+from thread_service.text.tokens import tokens
+
+log = logging.getLogger(__name__)
+
+LEXICAL_ROWS = 200
+EVIDENT_DOCUMENTS = 256
+EVIDENT_ROWS = 1_024
+ENTITIES_SHOWN = 8
+QUERY_CHARACTERS_MAX = 8_192
+"""Words and names are looked for in this much of a query; all of it is embedded."""
+
+Keys = NDArray[np.int64]
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What needs no query vector. `named`: entity → how surely the query names it. `words`: partition → BM25."""
+
+    owner_key: int | None
+    candidates: tuple[str, ...]
+    words: dict[int, float]
+    named: dict[int, float]
+    wanted: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Candidate rows: partition and content keys, block distance and cosine, all [n]."""
+
+    partitions: Keys = field(default_factory=lambda: np.empty(0, np.int64))
+    contents: Keys = field(default_factory=lambda: np.empty(0, np.int64))
+    distances: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    cosines: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the graph said: evidence, and for the trace the matched entities and the edges that matched."""
+
+    evidence: graph_evidence.Evidence
+    matched: tuple[int, ...]
+    edges: tuple[lookup.EdgeEnds, ...]
+
+
+class Searching:
+    def __init__(
+        self, store: Store, embedding: EmbeddingQueue, work: Work, *, graph_mode: GraphMode, lexical: bool
+    ) -> None:
+        self._store = store
+        self._embedding = embedding
+        self._work = work
+        self._graph_mode = graph_mode
+        self._lexical = lexical
+        self._words = WordIndex()
+
+    async def search(self, request: SearchRequest) -> SearchAnswer:
+        """Errors: InvalidRequest (no query, or a vector that is no vector), NotReady (the model is needed)."""
+        started = time.perf_counter()
+        if request.query_embedding is None and not request.query.strip():
+            raise InvalidRequest.field("query", "is blank; say what to search for.")
+        if request.query_embedding is not None and not np.isfinite(request.query_embedding).all():
+            raise InvalidRequest.field("query_embedding", "holds NaN or infinity.")
+        preparing = self._work.start(lambda: self._prepare(request))
+        try:
+            vector = request.query_embedding
+            if vector is None:
+                vector = await self._embedding.query_vector(request.query)
+        finally:
+            # Also when there is no vector: a failure of the preparation must be awaited by someone.
+            prepared = await preparing
+        embedded = time.perf_counter()
+        answer = await self._work.run(lambda: self._rank(request, prepared, vector))
+        log.debug(
+            "search: total %.1f ms, vector and words %.1f ms, %d passages",
+            (time.perf_counter() - started) * 1e3,
+            (embedded - started) * 1e3,
+            len(answer.passages),
+        )
+        return answer
+
+    # ------------------------------------------------------------------------------------------ before the vector
+
+    def _prepare(self, request: SearchRequest) -> _Prepared:
+        query = request.query[:QUERY_CHARACTERS_MAX]
+        version = self._store.resident.graph.version()
+        with self._store.read() as connection:
+            owner_key = registry.owner_key(connection, request.owner_id)
+            candidates = _candidates(connection, owner_key, request)
+            words: dict[int, float] = {}
+            if self._uses_words(request):
+                media_type = _media_token(request.media_type)
+                words = self._words.best(connection, query, candidates, media_type, LEXICAL_ROWS)
+            named: dict[int, float] = {}
+            if self._uses_graph(request):
+                links = self._store.resident.graph.at(connection, version)
+                named = self._named(connection, links, owner_key, query)
+            wanted = {key for _, key in lookup.entities_by_name(connection, map(name_key, request.entities))}
+        return _Prepared(owner_key, candidates, words, named, frozenset(wanted))
+
+    def _named(self, connection: apsw.Connection, links: Links, owner_key: int | None, query: str) -> dict[int, float]:
+        """Readable entities whose names the query holds."""
+        by_name: dict[str, list[int]] = {}
+        for name, entity_key in lookup.entities_by_name(connection, candidate_names(query)):
+            by_name.setdefault(name, []).append(entity_key)
+        documents_of = links.documents_of(key for keys in by_name.values() for key in keys)
+        readable = self._store.resident.documents(scope.readable(owner_key))
+        seen = {
+            name: keys
+            for name, entity_keys in by_name.items()
+            if (keys := [key for key in entity_keys if documents_of[key].intersect(readable)])
+        }
+        return {key: found.weight for found in query_names(query, seen) for key in seen[found.name]}
+
+    def _uses_words(self, request: SearchRequest) -> bool:
+        wanted = self._lexical if request.lexical is None else request.lexical
+        return wanted and bool(request.query)
+
+    def _uses_graph(self, request: SearchRequest) -> bool:
+        return (request.graph_mode or self._graph_mode) == "boost"
+
+    # ------------------------------------------------------------------------------------------ with the vector
+
+    def _rank(self, request: SearchRequest, prepared: _Prepared, vector: Vector) -> SearchAnswer:
+        top_k = min(request.top_k if request.top_k > 0 else TOP_K_DEFAULT, TOP_K_MAX)
+        resident = self._store.resident
+        version = resident.graph.version()
+        with self._store.read() as connection:
+            links = resident.graph.at(connection, version)
+            eligible = resident.documents(prepared.candidates)
+            tables = self._tables(connection, len(vector))
+            survivors = self._survivors(tables, vector, prepared.candidates, request.media_type, top_k)
+            rows = self._rescore(tables, vector, survivors)
+            found = _Found(graph_evidence.gather({}, {}, eligible, 0), (), ())
+            if self._uses_graph(request):
+                found = self._evidence(connection, links, request, prepared, vector, rows, eligible)
+            wanted = self._documents_listing(links, prepared.wanted, eligible)
+            joining = self._joining(tables, request, prepared, found, wanted)
+            rows = _join(rows, self._rescore(tables, vector, np.setdiff1d(joining, rows.partitions)))
+            words = _word_shares(rows.partitions, prepared.words)
+            plain = ranking.with_words(rows.distances, rows.cosines, words)
+            shares = graph_evidence.by_content(
+                found.evidence, resident.contents_of_documents(found.evidence.documents), rows.contents
+            )
+            distances = ranking.with_evidence(plain, shares)
+            preferred = np.isin(rows.contents, resident.contents_of_documents(np.array(wanted, dtype=np.int64)))
+            positions = ranking.order(distances, rows.partitions, preferred)
+            shower = _Shower(connection, links, prepared.owner_key, eligible, found.evidence.strengths)
+            passages: list[Passage] = []
+            shown: list[int] = []
+            for position in ranking.diversify(positions, rows.contents, top_k):
+                if len(passages) == top_k:
+                    break
+                passage = shower.show(
+                    int(rows.partitions[position]), int(rows.contents[position]), float(distances[position])
+                )
+                if passage is not None:
+                    passages.append(passage)
+                    shown.append(position)
+            direct = set(rows.contents[np.argsort(plain, kind="stable")[:top_k]].tolist())
+            expanded = {int(rows.contents[position]) for position in shown} - direct
+            trace = self._trace(connection, prepared.owner_key, found, len(expanded))
+        return SearchAnswer(tuple(shower.named(passages)), trace)
+
+    def _tables(self, connection: apsw.Connection, width: int) -> list[ResidentTable]:
+        """The model's table and callers' vectors of this width; without the model's when another model wrote it."""
+        running = self._embedding.embedder.stamp
+        matches = running is None or stamp.state(connection, running) == "matches"
+        return self._store.resident.partition_tables(width, ("model", "caller") if matches else ("caller",))
+
+    def _survivors(
+        self,
+        tables: Sequence[ResidentTable],
+        vector: Vector,
+        any_of: Iterable[str],
+        media_type: MediaType | None,
+        top_k: int,
+    ) -> Keys:
+        """Partitions of the rows that survive the scan."""
+        found = [np.empty(0, np.int64)]
+        for resident in tables:
+            with self._store.resident.lock:
+                chosen = resident.filter(any_of, _media_token(media_type))
+            hits = resident.table.search(vector[None], resident.table.survivors(top_k), [chosen])[0]
+            found.append(resident.subjects_of(hits.rows))
+        return np.concatenate(found)
+
+    def _rescore(self, tables: Sequence[ResidentTable], vector: Vector, partitions: Keys) -> _Rows:
+        """Exact distances of partitions, those that have a row of the query's width."""
+        scored = [_Rows()]
+        for resident in tables:
+            rows = resident.rows_of(partitions)
+            result = resident.table.rescore(vector, rows)
+            subjects = resident.subjects_of(rows)
+            scored.append(
+                _Rows(
+                    subjects,
+                    self._store.resident.contents_of_partitions(subjects),
+                    result.distances.astype(np.float64),
+                    result.cosines.astype(np.float64),
+                )
+            )
+        return _join(*scored)
+
+    def _evidence(
+        self,
+        connection: apsw.Connection,
+        links: Links,
+        request: SearchRequest,
+        prepared: _Prepared,
+        vector: Vector,
+        survivors: _Rows,
+        eligible: BitMap,
+    ) -> _Found:
+        edges = self._near_edges(connection, prepared.owner_key, vector)
+        ends = lookup.edges(connection, [key for key, _ in edges])
+        activations: dict[int, float] = {}
+        for key, weight in prepared.named.items():
+            graph_evidence.activate(activations, (key,), weight)
+        for key, cosine in edges:
+            if key in ends:
+                graph_evidence.activate(activations, (ends[key].subject_key, ends[key].object_key), cosine)
+        matched = tuple(activations)
+        if request.expand:
+            for cosine, document_keys in _nearest_documents(connection, survivors, eligible):
+                for listed in links.entities_of(document_keys).values():
+                    graph_evidence.activate(activations, (link.entity_key for link in listed), cosine)
+        evidence = graph_evidence.gather(
+            activations, links.documents_of(activations), eligible, self._store.resident.document_count
+        )
+        return _Found(evidence, matched, tuple(ends.values()))
+
+    def _near_edges(
+        self, connection: apsw.Connection, owner_key: int | None, vector: Vector
+    ) -> list[tuple[int, float]]:
+        """The nearest readable relationships: (key, cosine), a predicate's cosine counting 0.8 for its edges."""
+        running = self._embedding.embedder.stamp
+        if running is None or len(vector) != running.width or stamp.state(connection, running) != "matches":
+            return []
+        count = graph_evidence.NEAREST_EDGES
+        best = dict(self._nearest("relationship", vector, owner_key, count))
+        floor = min(best.values(), default=0.0) if len(best) >= count else 0.0
+        for predicate_key, cosine in self._nearest("predicate", vector, owner_key, count):
+            value = graph_evidence.PREDICATE_WEIGHT * cosine
+            if value > floor:
+                for key in lookup.edges_of_predicate(connection, predicate_key, owner_key, count):
+                    best[key] = max(best.get(key, 0.0), value)
+        ranked = sorted(best.items(), key=lambda item: (-item[1], item[0]))
+        return [(key, cosine) for key, cosine in ranked[:count] if cosine > 0]
+
+    def _nearest(
+        self, purpose: graph_evidence.EdgePurpose, vector: Vector, owner_key: int | None, count: int
+    ) -> list[tuple[int, float]]:
+        resident = self._store.resident.table(purpose, len(vector))
+        if resident is None:
+            return []
+        with self._store.resident.lock:
+            chosen = resident.filter(scope.readable(owner_key))
+        hits = resident.table.search(vector[None], count, [chosen])[0]
+        cosines = resident.table.rescore(vector, hits.rows).cosines
+        return list(zip(resident.subjects_of(hits.rows).tolist(), cosines.tolist(), strict=True))
+
+    def _documents_listing(self, links: Links, entity_keys: Iterable[int], eligible: BitMap) -> list[int]:
+        """Documents linked to the entities the caller named."""
+        linked = BitMap.union(BitMap(), *links.documents_of(entity_keys).values())
+        return list(linked & eligible)
+
+    def _joining(
+        self,
+        tables: Sequence[ResidentTable],
+        request: SearchRequest,
+        prepared: _Prepared,
+        found: _Found,
+        wanted: Sequence[int],
+    ) -> Keys:
+        """Partitions that join the survivors: best by words, and those of the wanted and the most evident documents."""
+        resident = self._store.resident
+        evident = found.evidence.documents[:EVIDENT_DOCUMENTS].tolist() if request.expand else []
+        content_keys = resident.contents_of_documents([*wanted[:EVIDENT_DOCUMENTS], *evident]).tolist()
+        partitions: list[int] = []
+        for content_key in dict.fromkeys(content_keys):
+            if len(partitions) >= EVIDENT_ROWS:
+                break
+            partitions += resident.partitions_of_content(content_key)
+        joined = np.array(partitions[:EVIDENT_ROWS], dtype=np.int64)
+        if request.media_type is not None:
+            joined = np.concatenate(
+                [np.empty(0, np.int64), *(_of_media(table, joined, request.media_type) for table in tables)]
+            )
+        return np.concatenate([joined, np.array(list(prepared.words), dtype=np.int64)])
+
+    def _trace(self, connection: apsw.Connection, owner_key: int | None, found: _Found, expanded: int) -> Trace:
+        ends = [key for edge in found.edges for key in (edge.subject_key, edge.object_key)]
+        names = lookup.entity_names(connection, {*found.matched, *ends}, owner_key)
+        weights = lookup.edge_weights(connection, [edge.relationship_key for edge in found.edges], owner_key)
+        return Trace(
+            entities=tuple(_reference(names[key]) for key in found.matched if key in names),
+            relationships=tuple(
+                RelationshipRef(
+                    edge.relationship_id,
+                    names[edge.subject_key].spelling,
+                    edge.predicate,
+                    names[edge.object_key].spelling,
+                    weights[edge.relationship_key],
+                )
+                for edge in found.edges
+                if edge.relationship_key in weights and edge.subject_key in names and edge.object_key in names
+            ),
+            expanded_documents=expanded,
+        )
+
+
+class _Shower:
+    """Turns rows into passages, looking at the store once more: what may no longer be read is not shown."""
+
+    def __init__(
+        self,
+        connection: apsw.Connection,
+        links: Links,
+        owner_key: int | None,
+        eligible: BitMap,
+        strengths: graph_evidence.Strengths,
+    ) -> None:
+        self._connection = connection
+        self._links = links
+        self._owner_key = owner_key
+        self._eligible = eligible
+        self._strengths = strengths
+        self._documents: dict[int, lookup.ShownDocument | None] = {}
+        self._groups: dict[int, GroupRef] = {}
+        self._about: list[tuple[int, bool]] = []
+
+    def show(self, partition_key: int, content_key: int, distance: float) -> Passage | None:
+        """The passage, its entities still to be named."""
+        if content_key not in self._documents:
+            self._documents[content_key] = lookup.shown_document(
+                self._connection, content_key, self._owner_key, self._eligible
+            )
+        document = self._documents[content_key]
+        found = lookup.passage(self._connection, partition_key)
+        if document is None or found is None:
+            return None
+        ordinal, text, media_type, partition_count = found
+        self._about.append((document.document_key, partition_count > 1))
+        return Passage(
+            partition_id=partition_id(document.document_id, ordinal),
+            document_id=document.document_id,
+            owner_id=document.owner_id,
+            name=document.name,
+            text=text,
+            media_type=media_type,
+            distance=distance,
+            entities=(),
+            group=None if document.group_key is None else self._group(document.group_key),
+        )
+
+    def named(self, passages: Sequence[Passage]) -> list[Passage]:
+        """The passages with the entities they are about: names before keywords, most evident first, then asserted
+        before mentioned, rarer before commoner."""
+        listed = self._links.entities_of(key for key, _ in self._about)
+        keys = {link.entity_key for links in listed.values() for link in links}
+        names = lookup.entity_names(self._connection, keys, self._owner_key)
+        frequencies = {key: len(documents) for key, documents in self._links.documents_of(names).items()}
+        named: list[Passage] = []
+        for passage, (document_key, is_one_of_many) in zip(passages, self._about, strict=True):
+            links = [link for link in listed[document_key] if link.entity_key in names]
+            if is_one_of_many:
+                words = f" {' '.join(tokens(passage.text))} "
+                links = [link for link in links if f" {names[link.entity_key].name_key} " in words] or links
+            links.sort(
+                key=lambda link: (
+                    link.standing == 0,
+                    -self._strengths.get(link.entity_key, 0.0),
+                    -link.standing,
+                    frequencies[link.entity_key],
+                    link.entity_key,
+                )
+            )
+            references = tuple(_reference(names[link.entity_key]) for link in links[:ENTITIES_SHOWN])
+            named.append(dataclasses.replace(passage, entities=references))
+        return named
+
+    def _group(self, group_key: int) -> GroupRef:
+        if group_key not in self._groups:
+            group = registry.group_by_key(self._connection, group_key)
+            self._groups[group_key] = GroupRef(group.group_id, group.label, group.description, group.tags)
+        return self._groups[group_key]
+
+
+def _candidates(connection: apsw.Connection, owner_key: int | None, request: SearchRequest) -> tuple[str, ...]:
+    if request.scope == "global":
+        return scope.readable(owner_key)
+    if request.group_ids and not request.aggregate:
+        return scope.in_groups(connection, owner_key, request.group_ids)
+    return scope.own(owner_key)
+
+
+def _media_token(media_type: MediaType | None) -> str | None:
+    return None if media_type is None else audience.media(media_type)
+
+
+def _nearest_documents(connection: apsw.Connection, rows: _Rows, eligible: BitMap) -> list[tuple[float, list[int]]]:
+    """The nearest documents: the cosine of their nearest row, and the eligible documents of that content."""
+    nearest: dict[int, float] = {}
+    for position in np.argsort(-rows.cosines, kind="stable").tolist():
+        nearest.setdefault(int(rows.contents[position]), float(rows.cosines[position]))
+        if len(nearest) == graph_evidence.NEAREST_DOCUMENTS:
+            break
+    return [
+        (cosine, [key for key in lookup.documents_of_content(connection, content) if key in eligible])
+        for content, cosine in nearest.items()
+    ]
+
+
+def _of_media(resident: ResidentTable, partitions: Keys, media_type: MediaType) -> Keys:
+    return resident.subjects_of(resident.having(resident.rows_of(partitions), audience.media(media_type)))
+
+
+def _word_shares(partitions: Keys, words: dict[int, float]) -> NDArray[np.float64]:
+    best = max(words.values(), default=1.0)
+    return np.array([words.get(key, 0.0) / best for key in partitions.tolist()])
+
+
+def _join(*parts: _Rows) -> _Rows:
+    return _Rows(
+        np.concatenate([part.partitions for part in parts]),
+        np.concatenate([part.contents for part in parts]),
+        np.concatenate([part.distances for part in parts]),
+        np.concatenate([part.cosines for part in parts]),
+    )
+
+
+def _reference(entity: lookup.EntityName) -> EntityRef:
+    return EntityRef(entity.entity_id, entity.spelling, entity.kind)

@@ -1,0 +1,37 @@
+"""What a running node tells its operator: metrics for Prometheus, and the log.
+
+Metrics of every layer are declared here, on one registry, so that `/metrics` shows all of them and a reader finds them
+in one place.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, PlatformCollector, ProcessCollector
+
+REGISTRY = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+PlatformCollector(registry=REGISTRY)
+
+HTTP_REQUESTS = Counter(
+    "thread_http_requests", "HTTP requests answered.", labelnames=("route", "status"), registry=REGISTRY
+)
+HTTP_SECONDS = Histogram(
+    "thread_http_request_seconds",
+    "Time from the start of an HTTP request to the start of its answer.",
+    labelnames=("route",),
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    registry=REGISTRY,
+)
+
+
+def configure_logging(level: str) -> None:
+    """Log to standard error, one line a record (and its traceback), from `level` up."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # These narrate every request of their own at INFO.
+    for name in ("httpx", "httpcore", "huggingface_hub", "filelock"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))

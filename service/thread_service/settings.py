@@ -1,0 +1,396 @@
+"""Every setting of a node, declared once: its flag, its variable, its default and its help.
+
+`load` turns a command line and an environment into a `Settings`; the help page, the messages about bad values and
+`docs/settings.md` (`python -m thread_service.settings > docs/settings.md`) are generated from the same declarations.
+A value is looked for in the flag, then the environment, then the `.env` file of the working directory; blank is not
+given.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from thread_service.launch_lines import ALIASES, LaunchLine, notices_about, original_model
+
+
+class SettingsError(Exception):
+    """A setting that cannot be used. `str(error)` is one line: which flag or variable, what is wrong, what to do."""
+
+
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What the help page, the documentation and the parser need to know of one setting.
+
+    `parse` turns the words of the caller into the value and raises `ValueError` with the reason and the remedy.
+    """
+
+    flag: str
+    section: str
+    help: str
+    parse: Callable[[str], Any]
+    default: Callable[[Environment], Any]
+    default_shown: str
+    words: tuple[str, ...] = ()
+    value_name: str = ""
+
+    @property
+    def variable(self) -> str:
+        return "THREAD_" + self.flag.removeprefix("--").replace("-", "_").upper()
+
+
+def _setting(
+    flag: str,
+    default: Any,
+    help: str,
+    *,
+    section: str,
+    parse: Callable[[str], Any] | None = None,
+    words: tuple[str, ...] = (),
+    default_shown: str | None = None,
+    value_name: str = "",
+    secret: bool = False,
+) -> Any:
+    """One field of `Settings`. `default` is a value, or a function of the environment."""
+    of_environment: Callable[[Environment], Any] = default if callable(default) else lambda _: default
+    declaration = Declaration(
+        flag=flag,
+        section=section,
+        help=help,
+        parse=parse or (_word(words) if words else str.strip),
+        default=of_environment,
+        default_shown=str(default) if default_shown is None else default_shown,
+        words=words,
+        value_name=value_name or ("|".join(words) if words else "VALUE"),
+    )
+    return field(
+        default_factory=lambda: of_environment(os.environ), repr=not secret, metadata={"declaration": declaration}
+    )
+
+
+def _word(words: tuple[str, ...]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        if word not in words:
+            raise ValueError(f"{_quoted(text)} is not one of {', '.join(words)}")
+        return word
+
+    return parse
+
+
+def _on_off(text: str) -> bool:
+    return _word(("on", "off"))(text) == "on"
+
+
+def _whole(lowest: int, highest: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        # int() alone would take "1_000", "٣" and a string of a million digits.
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) or not lowest <= int(text) <= highest:
+            raise ValueError(f"{_quoted(text)} is not a whole number from {lowest} to {highest}")
+        return int(text)
+
+    return parse
+
+
+def _embedder(text: str) -> str:
+    word = _word(("local", "mistral", "openai"))(text)
+    if word != "local":
+        raise ValueError(f"{word} is not available in this version; use local")
+    return word
+
+
+def _api_key(text: str) -> str:
+    key = text.strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ValueError("the key must be printable ASCII without spaces, as it travels in a header")
+    return key
+
+
+def _path(text: str) -> Path:
+    if "\0" in text:
+        raise ValueError("a path cannot hold a NUL")
+    return Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def _quoted(text: str) -> str:
+    return ascii(text if len(text) <= 40 else text[:40] + "…")
+
+
+def rao_home(environment: Environment) -> Path | None:
+    """The folder RAO_HOME names, or None when it is unset or blank. `~` comes from the password database, not $HOME.
+
+    Raises `SettingsError` for a relative path.
+    """
+    text = environment.get("RAO_HOME", "").strip()
+    if not text:
+        return None
+    if text == "~" or text.startswith("~/"):
+        try:
+            text = pwd.getpwuid(os.getuid()).pw_dir + text[1:]
+        except KeyError:
+            raise SettingsError("RAO_HOME: this user has no home directory; give an absolute path") from None
+    if not os.path.isabs(text) or "\0" in text:
+        raise SettingsError(f"RAO_HOME: {_quoted(text)} is not an absolute path; give one, or unset RAO_HOME")
+    return Path(text)
+
+
+def _default_data_dir(environment: Environment) -> Path:
+    home, app = rao_home(environment), environment.get("RAO_APP", "").strip()
+    if home is None or not app:
+        return _path("~/Documents/thread-db")
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", app):
+        raise SettingsError(f"RAO_APP: {_quoted(app)} is not the name of an app; use letters, digits, - and _")
+    return home / "apps" / app / "thread-db"
+
+
+def _default_models_dir(environment: Environment) -> Path:
+    return (rao_home(environment) or _path("~/.rao")) / "models" / "huggingface"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A node's settings, checked and complete. `data_dir` and `models_dir` are absolute."""
+
+    host: str = _setting("--host", "127.0.0.1", "address to listen on", section="Network", value_name="ADDRESS")
+    port: int = _setting(
+        "--port", 8081, "HTTP port; 0 takes a free one", section="Network", parse=_whole(0, 65_535), value_name="PORT"
+    )
+    grpc_port: int = _setting(
+        "--grpc-port",
+        9090,
+        "gRPC port; accepted, but gRPC is not served in this version",
+        section="Network",
+        parse=_whole(0, 65_535),
+        value_name="PORT",
+    )
+    api_key: str = _setting(
+        "--api-key",
+        "",
+        "when set, every route but /health, /livez and /readyz wants `Authorization: Bearer KEY`",
+        section="Network",
+        parse=_api_key,
+        default_shown="none",
+        value_name="KEY",
+        secret=True,
+    )
+    max_body_mb: int = _setting(
+        "--max-body-mb",
+        100,
+        "largest request body, in MiB",
+        section="Network",
+        parse=_whole(1, 4_096),
+        value_name="MIB",
+    )
+    data_dir: Path = _setting(  # noqa: RUF009 - it returns a field
+        "--data-dir",
+        _default_data_dir,
+        "where everything is kept",
+        section="Storage",
+        parse=_path,
+        default_shown="$RAO_HOME/apps/$RAO_APP/thread-db when both are set, else ~/Documents/thread-db",
+        value_name="DIRECTORY",
+    )
+    node_id: str = _setting(
+        "--node-id",
+        "",
+        "the node's UUID; kept in the data directory from then on",
+        section="Storage",
+        default_shown="the one in the data directory, else a new one",
+        value_name="UUID",
+    )
+    models_dir: Path = _setting(  # noqa: RUF009 - it returns a field
+        "--models-dir",
+        _default_models_dir,
+        "where models are downloaded to",
+        section="Embedding",
+        parse=_path,
+        default_shown="$RAO_HOME/models/huggingface, else ~/.rao/models/huggingface",
+        value_name="DIRECTORY",
+    )
+    embedder: Literal["local"] = _setting(
+        "--embedder",
+        "local",
+        "what turns text into vectors; this version has local only",
+        section="Embedding",
+        parse=_embedder,
+        words=("local", "mistral", "openai"),
+    )
+    embedding_model: str = _setting(
+        "--embedding-model",
+        "",
+        "`org/repo`, `org/repo@revision`, a directory or `package:one+two`",
+        section="Embedding",
+        default_shown="chosen for the device; on a CPU sentence-transformers/all-MiniLM-L6-v2",
+        value_name="MODEL",
+    )
+    device: Literal["auto", "cpu", "cuda"] = _setting(
+        "--device", "auto", "where vectors are computed", section="Embedding", words=("auto", "cpu", "cuda")
+    )
+    chunk_chars: int = _setting(
+        "--chunk-chars",
+        1_200,
+        "longest passage that `sanitize` cuts a text into, in characters",
+        section="Filing",
+        parse=_whole(1, 1_000_000),
+        value_name="CHARACTERS",
+    )
+    queue_documents: int = _setting(
+        "--queue-documents",
+        10_000,
+        "documents that may wait to be embedded; more are refused with 429",
+        section="Filing",
+        parse=_whole(1, 10_000_000),
+        value_name="DOCUMENTS",
+    )
+    mention_linking: bool = _setting(
+        "--mention-linking",
+        True,
+        "link documents to the owner's names that their texts mention",
+        section="Filing",
+        parse=_on_off,
+        words=("on", "off"),
+        default_shown="on",
+    )
+    graph_mode: Literal["boost", "off"] = _setting(
+        "--graph-mode",
+        "boost",
+        "how the knowledge graph takes part in a search",
+        section="Searching",
+        words=("boost", "off"),
+    )
+    lexical: bool = _setting(
+        "--lexical",
+        True,
+        "whether the words of a query count beside its meaning",
+        section="Searching",
+        parse=_on_off,
+        words=("on", "off"),
+        default_shown="on",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "--log-level",
+        "info",
+        "least severe message to log",
+        section="Logging",
+        words=("debug", "info", "warning", "error"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`notices`: what the operator should know about the settings, one line each, to be logged as warnings."""
+
+    settings: Settings
+    notices: tuple[str, ...]
+
+
+def declarations() -> dict[str, Declaration]:
+    """Every setting by the name of its field, in the order of the help page."""
+    return {item.name: cast(Declaration, item.metadata["declaration"]) for item in _fields()}
+
+
+def _fields() -> tuple[Field[Any], ...]:
+    return fields(Settings)
+
+
+def load(flags: Mapping[str, str], launch_line: LaunchLine, environment: Environment, env_file: Environment) -> Loaded:
+    """Settle every setting. `flags` holds the values of the command line by field name.
+
+    Raises `SettingsError` for the first value that cannot be used.
+    """
+    merged = {**env_file, **environment}
+    given = {**launch_line.settings(), **{name: text for name, text in flags.items() if text.strip()}}
+    values: dict[str, Any] = {}
+    for name, declaration in declarations().items():
+        if name in given:
+            values[name] = _parsed(declaration, declaration.flag, given[name])
+        elif (text := merged.get(declaration.variable, "")).strip():
+            source = "" if declaration.variable in environment else " (.env)"
+            values[name] = _parsed(declaration, declaration.variable + source, text)
+        else:
+            values[name] = declaration.default(merged)
+    notices = [*notices_about(launch_line)]
+    if flags.get("grpc_port", "").strip():
+        notices.append("--grpc-port: gRPC is not served in this version")
+    if merged.get("AMBIENT_STACK_SECRET", "").strip() or (rao_home(merged) and merged.get("RAO_APP", "").strip()):
+        notices.append("the stack secret is not checked in this version; use --api-key to protect the node")
+    values["embedding_model"], notice = original_model(values["embedding_model"])
+    notices += [notice] if notice else []
+    values["node_id"], notice = _node_id(values["node_id"])
+    notices += [notice] if notice else []
+    return Loaded(Settings(**values), tuple(notices))
+
+
+def _parsed(declaration: Declaration, source: str, text: str) -> Any:
+    try:
+        return declaration.parse(text)
+    except ValueError as error:
+        raise SettingsError(f"{source}: {error}") from None
+
+
+def _node_id(text: str) -> tuple[str, str]:
+    """A node id in upper case and no notice; or, for what is no UUID, no id and a notice."""
+    candidate = text.strip()
+    if not candidate or re.fullmatch(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", candidate):
+        return candidate.upper(), ""
+    return "", f"node id {_quoted(candidate[:16])} is not a UUID; the id in the data directory is used"
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """The `KEY=VALUE` lines of a `.env` file; empty when there is none.
+
+    A line is split at its first `=` and both sides are trimmed; there is no quoting. Lines that start with `#` are
+    comments; what is no assignment is passed over.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read as UTF-8 text ({error}); repair or remove it") from None
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.lstrip().startswith("#"))
+    return {key.strip(): value.strip() for key, value in pairs if key.strip() and "\0" not in key + value}
+
+
+def markdown() -> str:
+    """`docs/settings.md`: every setting as a row of a table, and the older spellings."""
+    lines = [
+        "# Settings",
+        "",
+        "<!-- Generated by `python -m thread_service.settings`: change the declarations there, not this page. -->",
+        "",
+        "A value is taken from the flag, else from the environment variable, else from the `.env` file in the working",
+        "directory (`KEY=VALUE` lines, no quoting), else it is the default. A blank value counts as not given.",
+    ]
+    section = ""
+    for declaration in declarations().values():
+        if declaration.section != section:
+            section = declaration.section
+            lines += [
+                "",
+                f"## {section}",
+                "",
+                "| flag | variable | values | default | meaning |",
+                "|---|---|---|---|---|",
+            ]
+        values = " ".join(f"`{word}`" for word in declaration.words) or declaration.value_name.lower()
+        lines.append(
+            f"| `{declaration.flag}` | `{declaration.variable}` | {values} | {declaration.default_shown} "
+            f"| {declaration.help} |"
+        )
+    lines += ["", "## Older launch lines", "", "| flag | what happens |", "|---|---|"]
+    lines += [f"| `{alias.flag}` | {alias.help} |" for alias in ALIASES]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,129 @@
+"""Documents: an owner's name for a content. Runs inside the caller's transaction.
+
+A document is (owner, document id). Whatever changes about it, `touch` afterwards: it brings the readers of its content,
+of its edges and of the node's memory up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+import msgspec
+
+from thread_service.store import audience, contents, graph, links, sql
+from thread_service.store.changes import Changes, DocumentState
+from thread_service.text.mentions import name_key
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    document_key: int
+    owner_key: int
+    document_id: str
+    content_key: int
+    access: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a deposit says about a document. `urls`: one entry per partition, or None when the caller gave none."""
+
+    content_key: int
+    name: str | None
+    metadata: bytes
+    urls: list[str | None] | None
+    created_at: int
+
+    def columns(self) -> tuple[int, str | None, str, bytes, str | None, int]:
+        urls = None if self.urls is None else msgspec.json.encode(self.urls).decode()
+        return self.content_key, self.name, name_key(self.name or ""), self.metadata, urls, self.created_at
+
+
+def find(connection: apsw.Connection, owner_key: int, document_id: str) -> Document | None:
+    statement = (
+        "SELECT document_key, owner_key, document_id, content_key, access FROM documents"
+        " WHERE owner_key = ? AND document_id = ?"
+    )
+    for row in sql.rows(connection, statement, (owner_key, document_id)):
+        return Document(*row)
+    return None
+
+
+def owned(connection: apsw.Connection, owner_key: int) -> list[Document]:
+    statement = (
+        "SELECT document_key, owner_key, document_id, content_key, access FROM documents"
+        " WHERE owner_key = ? ORDER BY document_key"
+    )
+    return [Document(*row) for row in sql.rows(connection, statement, (owner_key,))]
+
+
+def create(connection: apsw.Connection, owner_key: int, document_id: str, said: Said) -> int:
+    """A new restricted document in no group."""
+    connection.execute(
+        "INSERT INTO documents"
+        " (owner_key, document_id, access, content_key, name, name_key, metadata, urls, created_at)"
+        " VALUES (?, ?, 'restricted', ?, ?, ?, ?, ?, ?)",
+        (owner_key, document_id, *said.columns()),
+    )
+    return connection.last_insert_rowid()
+
+
+def replace(connection: apsw.Connection, document: Document, said: Said, changes: Changes) -> None:
+    """Point the document to what was deposited last. Other content: the old graph contribution goes at once."""
+    is_other = said.content_key != document.content_key
+    if is_other:
+        graph.retract(connection, document.document_key, changes)
+        links.unlink(connection, document.document_key, changes)
+    connection.execute(
+        "UPDATE documents SET content_key = ?, name = ?, name_key = ?, metadata = ?, urls = ?, created_at = ?"
+        " WHERE document_key = ?",
+        (*said.columns(), document.document_key),
+    )
+    if is_other:
+        contents.refresh_readers(connection, document.content_key, changes)
+
+
+def add_to_group(connection: apsw.Connection, document_key: int, group_key: int) -> None:
+    """File it in the group too; the newest group is the primary one."""
+    connection.execute("INSERT OR IGNORE INTO document_groups VALUES (?, ?)", (document_key, group_key))
+    connection.execute("UPDATE documents SET primary_group = ? WHERE document_key = ?", (group_key, document_key))
+
+
+def set_access(connection: apsw.Connection, document_keys: Iterable[int], access: str, changes: Changes) -> None:
+    for document_key in document_keys:
+        graph.leave(connection, document_key)
+        connection.execute("UPDATE documents SET access = ? WHERE document_key = ?", (access, document_key))
+        graph.enter(connection, document_key, changes)
+        touch(connection, document_key, changes)
+
+
+def in_group(connection: apsw.Connection, group_key: int) -> list[int]:
+    return [*sql.column(connection, "SELECT document_key FROM document_groups WHERE group_key = ?", (group_key,))]
+
+
+def touch(connection: apsw.Connection, document_key: int, changes: Changes) -> None:
+    """Readers follow what was just written about this document."""
+    owner_key, access, content_key = sql.row(
+        connection, "SELECT owner_key, access, content_key FROM documents WHERE document_key = ?", (document_key,)
+    )
+    tokens = audience.of_document(owner_key, access, contents.group_keys(connection, document_key))
+    changes.documents[document_key] = DocumentState(audience.join(tokens), content_key)
+    contents.refresh_readers(connection, content_key, changes)
+
+
+def remove(connection: apsw.Connection, document: Document, changes: Changes) -> None:
+    """The document, its graph contribution and its links go; its content too when nobody else points to it."""
+    graph.retract(connection, document.document_key, changes)
+    links.unlink(connection, document.document_key, changes)
+    connection.execute("DELETE FROM documents WHERE document_key = ?", (document.document_key,))
+    changes.documents[document.document_key] = None
+    contents.refresh_readers(connection, document.content_key, changes)
+
+
+def url(store_path: Path, document_id: str) -> str:
+    """The address of a document whose caller gave none. It names the document, not a file: ids are never file names."""
+    return f"file://{quote(str(store_path))}/documents/{quote(document_id, safe='')}"

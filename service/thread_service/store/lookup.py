@@ -1,0 +1,132 @@
+"""Reading what a search shows: documents behind contents, passages, and the names of entities and edges.
+
+Access is checked here again, in the transaction whose rows are shown: `owner_key` is the caller's, None for a caller
+who owns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import apsw
+from pyroaring import BitMap
+
+from thread_service.store import sql
+
+MediaType = Literal["text", "image", "code"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDocument:
+    document_key: int
+    document_id: str
+    owner_id: str
+    name: str | None
+    group_key: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class EntityName:
+    """`spelling` as the caller may know it: the caller's oldest readable document's."""
+
+    entity_id: str
+    kind: str
+    name_key: str
+    spelling: str
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeEnds:
+    relationship_key: int
+    relationship_id: str
+    subject_key: int
+    predicate: str
+    object_key: int
+
+
+def shown_document(
+    connection: apsw.Connection, content_key: int, owner_key: int | None, eligible: BitMap
+) -> ShownDocument | None:
+    """The document a content is shown as: the caller's own if there is one, else the oldest available one."""
+    statement = (
+        "SELECT document_key, document_id, owner_id, name, primary_group FROM documents JOIN owners USING (owner_key)"
+        " WHERE content_key = ?1 AND (owner_key = ?2 OR access = 'available')"
+        " ORDER BY owner_key IS NOT ?2, document_key"
+    )
+    for row in sql.rows(connection, statement, (content_key, owner_key)):
+        if row[0] in eligible:
+            return ShownDocument(*row)
+    return None
+
+
+def documents_of_content(connection: apsw.Connection, content_key: int) -> list[int]:
+    return [*sql.column(connection, "SELECT document_key FROM documents WHERE content_key = ?", (content_key,))]
+
+
+def passage(connection: apsw.Connection, partition_key: int) -> tuple[int, str, MediaType, int] | None:
+    """(ordinal, text, media type, partitions of the content)."""
+    statement = (
+        "SELECT ordinal, text, media_type, (SELECT count(*) FROM partitions WHERE content_key = c.content_key)"
+        " FROM partitions JOIN contents c USING (content_key) WHERE partition_key = ?"
+    )
+    found: tuple[int, str, MediaType, int] | None = sql.row(connection, statement, (partition_key,))
+    return found
+
+
+def entities_by_name(connection: apsw.Connection, name_keys: Iterable[str]) -> list[tuple[str, int]]:
+    """(name key, entity key) of all entities of these names."""
+    found: list[tuple[str, int]] = sql.rows(
+        connection,
+        "SELECT name_key, entity_key FROM entities WHERE name_key IN (SELECT value FROM json_each(?))",
+        (sql.array(name_keys),),
+    )
+    return found
+
+
+def entity_names(
+    connection: apsw.Connection, entity_keys: Iterable[int], owner_key: int | None
+) -> dict[int, EntityName]:
+    """Names of the entities some readable document asserts; the others are left out."""
+    statement = (
+        "SELECT entity_key, entity_id, kind, name_key, ("
+        "  SELECT spelling FROM assertions a JOIN documents d USING (document_key)"
+        "  WHERE a.entity_key = e.entity_key AND (d.owner_key = ?2 OR d.access = 'available')"
+        "  ORDER BY document_key LIMIT 1"
+        ") AS shown FROM entities e WHERE entity_key IN (SELECT value FROM json_each(?1)) AND shown IS NOT NULL"
+    )
+    return {
+        row[0]: EntityName(*row[1:]) for row in sql.rows(connection, statement, (sql.array(entity_keys), owner_key))
+    }
+
+
+def edges(connection: apsw.Connection, relationship_keys: Iterable[int]) -> dict[int, EdgeEnds]:
+    statement = (
+        "SELECT relationship_key, relationship_id, subject_key, predicate, object_key FROM relationships"
+        " JOIN predicates USING (predicate_key) WHERE relationship_key IN (SELECT value FROM json_each(?))"
+    )
+    return {row[0]: EdgeEnds(*row) for row in sql.rows(connection, statement, (sql.array(relationship_keys),))}
+
+
+def edges_of_predicate(connection: apsw.Connection, predicate_key: int, owner_key: int | None, limit: int) -> list[int]:
+    """The oldest readable edges of a predicate."""
+    statement = (
+        "SELECT relationship_key FROM relationships r WHERE predicate_key = ?1 AND EXISTS ("
+        " SELECT 1 FROM relationship_assertions a JOIN documents d USING (document_key)"
+        " WHERE a.relationship_key = r.relationship_key AND (d.owner_key = ?2 OR d.access = 'available'))"
+        " ORDER BY relationship_key LIMIT ?3"
+    )
+    return [*sql.column(connection, statement, (predicate_key, owner_key, limit))]
+
+
+def edge_weights(
+    connection: apsw.Connection, relationship_keys: Iterable[int], owner_key: int | None
+) -> Mapping[int, int]:
+    """How often readable documents assert each edge."""
+    statement = (
+        "SELECT relationship_key, sum(weight) FROM relationship_assertions JOIN documents USING (document_key)"
+        " WHERE relationship_key IN (SELECT value FROM json_each(?1)) AND (owner_key = ?2 OR access = 'available')"
+        " GROUP BY relationship_key"
+    )
+    return dict(sql.rows(connection, statement, (sql.array(relationship_keys), owner_key)))

@@ -1,0 +1,83 @@
+"""An owner's names, kept current with the owner's assertions. Runs inside the caller's transaction.
+
+A name is linkable while the owner asserts an entity under a linkable spelling of it. Whenever that changes, the
+documents whose links may differ are put into `relink`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import apsw
+
+from thread_service.store import audience, sql
+from thread_service.text.mentions import head
+
+
+class Standing(NamedTuple):
+    """What an owner's assertions make of an entity: whether it bears its name, and whether the name may be linked."""
+
+    asserted: bool
+    linkable: bool
+
+
+def standing(connection: apsw.Connection, owner_key: int, entity_key: int) -> Standing:
+    asserted, linkable = sql.row(
+        connection,
+        "SELECT count(*), coalesce(max(linkable), 0) FROM assertions"
+        " WHERE entity_key = ? AND owner_key = ? AND source <> 'keyword'",
+        (entity_key, owner_key),
+    )
+    return Standing(asserted > 0, bool(linkable))
+
+
+def follow(connection: apsw.Connection, owner_key: int, entity_key: int, before: Standing) -> None:
+    """After an assertion came or went: keep `names` right and mark the documents whose links may differ."""
+    after = standing(connection, owner_key, entity_key)
+    if after == before:
+        return
+    name_key = sql.value(connection, "SELECT name_key FROM entities WHERE entity_key = ?", (entity_key,))
+    if not name_key:
+        return
+    if after.linkable:
+        connection.execute("INSERT OR IGNORE INTO names VALUES (?, ?, ?)", (owner_key, name_key, head(name_key)))
+        _mark_texts_containing(connection, owner_key, name_key)
+    elif before.linkable:
+        if not _is_linkable_name(connection, owner_key, name_key):
+            connection.execute("DELETE FROM names WHERE owner_key = ? AND name_key = ?", (owner_key, name_key))
+        _mark_mentioning(connection, owner_key, entity_key)
+    elif after.asserted != before.asserted:
+        # A spelling that is not linkable still bears a name another spelling may have made linkable.
+        _mark_texts_containing(connection, owner_key, name_key)
+    connection.execute(
+        "INSERT OR IGNORE INTO relink SELECT document_key FROM documents WHERE owner_key = ? AND name_key = ?",
+        (owner_key, name_key),
+    )
+
+
+def _is_linkable_name(connection: apsw.Connection, owner_key: int, name_key: str) -> bool:
+    found = sql.value(
+        connection,
+        "SELECT 1 FROM entities JOIN assertions USING (entity_key)"
+        " WHERE name_key = ? AND owner_key = ? AND linkable LIMIT 1",
+        (name_key, owner_key),
+    )
+    return found is not None
+
+
+def _mark_texts_containing(connection: apsw.Connection, owner_key: int, name_key: str) -> None:
+    """The owner's documents whose words hold the name as a phrase (a superset: the index compares stems)."""
+    connection.execute(
+        "INSERT OR IGNORE INTO relink SELECT document_key FROM words"
+        " JOIN partitions ON partition_key = words.rowid JOIN documents USING (content_key)"
+        " WHERE words MATCH ? AND documents.owner_key = ?",
+        (f'body : "{name_key}" AND readers : {audience.own(owner_key)}', owner_key),
+    )
+
+
+def _mark_mentioning(connection: apsw.Connection, owner_key: int, entity_key: int) -> None:
+    connection.execute(
+        "INSERT OR IGNORE INTO relink SELECT document_key FROM mentions JOIN documents USING (document_key)"
+        " WHERE entity_key = ? AND owner_key = ?",
+        (entity_key, owner_key),
+    )

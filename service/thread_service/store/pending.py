@@ -1,0 +1,106 @@
+"""Work that was accepted and is still to do, as rows that survive any crash. Runs inside the caller's transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import apsw
+import msgspec
+
+from thread_service.store import sql
+
+EdgePurpose = Literal["relationship", "predicate"]
+
+
+class SaidGraph(msgspec.Struct, frozen=True):
+    """What a deposit said about entities, as it is stored until the document is indexed.
+
+    `entities` None: nothing was said, keywords are to be found.
+    """
+
+    entities: list[tuple[str, str]] | None
+    relationships: list[tuple[str, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDocument:
+    sequence: int
+    document_key: int
+    content_key: int
+    state: Literal["pending", "ready", "failed"]
+    said: SaidGraph
+
+
+def enqueue(connection: apsw.Connection, document_key: int, said: SaidGraph) -> int:
+    """The document is to be indexed (again); returns its place in the queue. An earlier place is given up."""
+    connection.execute(
+        "INSERT OR REPLACE INTO pending (document_key, graph) VALUES (?, ?)",
+        (document_key, msgspec.json.encode(said).decode()),
+    )
+    return connection.last_insert_rowid()
+
+
+def take(connection: apsw.Connection, limit: int, *, without_model: bool) -> list[PendingDocument]:
+    """The next documents in order of filing; `without_model`: only those no text of which needs embedding.
+
+    They stay queued until `finish`.
+    """
+    needs_no_model = (
+        "WHERE state <> 'pending' OR NOT EXISTS"
+        " (SELECT 1 FROM partitions WHERE partitions.content_key = contents.content_key AND NOT brought)"
+    )
+    statement = (
+        "SELECT sequence, document_key, content_key, state, graph FROM pending JOIN documents USING (document_key)"
+        f" JOIN contents USING (content_key) {needs_no_model if without_model else ''} ORDER BY sequence LIMIT ?"
+    )
+    return [
+        PendingDocument(sequence, document_key, content_key, state, msgspec.json.decode(graph, type=SaidGraph))
+        for sequence, document_key, content_key, state, graph in sql.rows(connection, statement, (limit,))
+    ]
+
+
+def finish(connection: apsw.Connection, sequence: int) -> bool:
+    """False when the place was given up meanwhile: the document was removed or deposited again."""
+    connection.execute("DELETE FROM pending WHERE sequence = ?", (sequence,))
+    return bool(connection.changes())
+
+
+def count(connection: apsw.Connection) -> int:
+    return int(sql.value(connection, "SELECT count(*) FROM pending"))
+
+
+@dataclass(frozen=True, slots=True)
+class Unembedded:
+    sequence: int
+    purpose: EdgePurpose
+    subject_key: int
+    text: str
+
+
+def embed_later(connection: apsw.Connection, purpose: EdgePurpose, subject_key: int, text: str) -> None:
+    connection.execute(
+        "INSERT INTO unembedded (purpose, subject_key, text) VALUES (?, ?, ?)", (purpose, subject_key, text)
+    )
+
+
+def unembedded(connection: apsw.Connection, limit: int) -> list[Unembedded]:
+    statement = "SELECT sequence, purpose, subject_key, text FROM unembedded ORDER BY sequence LIMIT ?"
+    return [Unembedded(*row) for row in sql.rows(connection, statement, (limit,))]
+
+
+def last_unembedded(connection: apsw.Connection) -> int:
+    """The newest place in that queue, 0 when it is empty."""
+    return int(sql.value(connection, "SELECT coalesce(max(sequence), 0) FROM unembedded"))
+
+
+def embedded(connection: apsw.Connection, sequence: int) -> bool:
+    """Done with one; False when its subject is gone meanwhile."""
+    connection.execute("DELETE FROM unembedded WHERE sequence = ?", (sequence,))
+    return bool(connection.changes())
+
+
+def forget_vector(connection: apsw.Connection, purpose: EdgePurpose, subject_key: int) -> None:
+    """The subject goes: its vector and its wish for one too."""
+    connection.execute("DELETE FROM vectors WHERE purpose = ? AND subject_key = ?", (purpose, subject_key))
+    connection.execute("DELETE FROM unembedded WHERE purpose = ? AND subject_key = ?", (purpose, subject_key))

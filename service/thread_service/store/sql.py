@@ -1,0 +1,36 @@
+"""Reading rows: the few shapes in which statements are asked. Statements are written where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+
+def rows(connection: apsw.Connection, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
+    """All rows, as tuples."""
+    return connection.execute(statement, tuple(parameters)).fetchall()
+
+
+def row(connection: apsw.Connection, statement: str, parameters: Sequence[Any] = ()) -> Any:
+    """The first row as a tuple, None without one."""
+    found = rows(connection, statement, parameters)
+    return found[0] if found else None
+
+
+def column(connection: apsw.Connection, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
+    """The only column of all rows."""
+    return [value for (value,) in rows(connection, statement, parameters)]
+
+
+def value(connection: apsw.Connection, statement: str, parameters: Sequence[Any] = ()) -> Any:
+    """The only column of the first row, None without one."""
+    found = rows(connection, statement, parameters)
+    return found[0][0] if found else None
+
+
+def array(values: Iterable[int] | Iterable[str]) -> str:
+    """Keys as one parameter, for `IN (SELECT value FROM json_each(?))`."""
+    return msgspec.json.encode(list(values)).decode()

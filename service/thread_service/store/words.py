@@ -1,0 +1,96 @@
+"""The lexical channel: BM25 over partition texts (k1 1.2, b 0.75, as FTS5 computes it), filtered inside the index."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import apsw
+
+from thread_service.store import sql
+from thread_service.text.stop_words import STOP_WORDS
+from thread_service.text.tokens import is_spaceless, tokens
+
+TERMS_MAX = 64
+COMMON_SHARE = 0.1
+"""A term in more than this share of all partitions says little and costs much: it is left out beside a rarer one."""
+MATCHES_MAX = 5_000
+"""Rarest terms first, terms are taken while their partitions together stay below this."""
+FREQUENCIES_MAX = 65_536
+
+
+def terms(query: str) -> list[str]:
+    """What is looked for: words without stop words, and pairs of characters where a script has no spaces."""
+    found: dict[str, None] = {}
+    words = tokens(query)
+    for index, word in enumerate(words):
+        if not is_spaceless(word):
+            if word not in STOP_WORDS:
+                found[word] = None
+        elif index + 1 < len(words) and is_spaceless(words[index + 1]):
+            found[f"{word} {words[index + 1]}"] = None
+        elif index == 0 or not is_spaceless(words[index - 1]):
+            found[word] = None
+    return list(found)[:TERMS_MAX]
+
+
+class WordIndex:
+    """Searches the index; remembers how frequent terms are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._frequencies: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    def best(
+        self, connection: apsw.Connection, query: str, any_of: Iterable[str], media_type: str | None, limit: int
+    ) -> dict[int, float]:
+        """The best partitions that carry one of the reader tokens `any_of` (and the media token): key → BM25.
+
+        Positive, higher is better; at most `limit`.
+        """
+        chosen = self._choose(connection, terms(query))
+        readers = list(any_of)
+        if not chosen or not readers:
+            return {}
+        expression = f"body : ({_any(chosen)}) AND readers : ({_any(readers)})"
+        if media_type is not None:
+            expression += f' AND readers : "{media_type}"'
+        found = sql.rows(
+            connection,
+            "SELECT rowid, -rank FROM words WHERE words MATCH ? AND rank MATCH 'bm25(1.0, 0.0)' ORDER BY rank LIMIT ?",
+            (expression, limit),
+        )
+        return {key: score for key, score in found if score > 0}
+
+    def _choose(self, connection: apsw.Connection, wanted: list[str]) -> list[str]:
+        partitions = int(sql.value(connection, "SELECT coalesce(max(partition_key), 0) FROM partitions"))
+        frequencies = {term: self._frequency(connection, term, partitions) for term in wanted}
+        rare_first = sorted((term for term in wanted if frequencies[term]), key=lambda term: frequencies[term])
+        chosen: list[str] = []
+        matches = 0
+        for term in rare_first:
+            matches += frequencies[term]
+            if chosen and (matches > MATCHES_MAX or frequencies[term] > max(COMMON_SHARE * partitions, 100)):
+                break
+            chosen.append(term)
+        return chosen
+
+    def _frequency(self, connection: apsw.Connection, term: str, partitions: int) -> int:
+        """How many partitions hold the term; counted again when the store has grown by a tenth since."""
+        with self._lock:
+            known = self._frequencies.get(term)
+            if known is not None and known[1] <= partitions <= known[1] * 1.1 + 10:
+                self._frequencies.move_to_end(term)
+                return known[0]
+        count = int(sql.value(connection, "SELECT count(*) FROM words WHERE words MATCH ?", (f'body : "{term}"',)))
+        with self._lock:
+            self._frequencies[term] = (count, partitions)
+            if len(self._frequencies) > FREQUENCIES_MAX:
+                self._frequencies.popitem(last=False)
+        return count
+
+
+def _any(words: Iterable[str]) -> str:
+    # Terms and reader tokens hold letters, marks, digits and spaces only: quoted, they cannot be read as operators.
+    return " OR ".join(f'"{word}"' for word in words)

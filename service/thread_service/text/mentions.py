@@ -1,0 +1,169 @@
+"""Finding names in text without a model.
+
+A name is compared as its *key*: its tokens joined by single spaces (see `tokens`). Keys are indexed by their *head*,
+the first two tokens (or the only one), so that a store can look up which of very many names could occur in a text by
+the one- and two-token heads that do occur in it, and only those names are then matched.
+
+Two rules. In a document the leftmost name wins and, where several start at the same token, the longest. In a query the
+longest name wins wherever it starts, because a query is short and its longest name says most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from thread_service.text.stop_words import STOP_WORDS
+from thread_service.text.tokens import Spelled, spelled_tokens, tokens
+
+MAX_LINKABLE_WORDS = 64
+
+_SEVERAL_WORDS = 1.0
+_PROPER_WORD = 0.7
+_PLAIN_WORD = 0.2
+
+MAX_QUERY_NAME_WORDS = 16
+"""The longest name that is looked for in a query, in tokens."""
+
+
+class Mention(NamedTuple):
+    """The name (a key) that the tokens [start, end) of a text are."""
+
+    start: int
+    end: int
+    name: str
+
+
+class QueryName(NamedTuple):
+    """A name (a key) that a query holds, and how surely the query means it: 0.2 to 1."""
+
+    name: str
+    weight: float
+
+
+def is_linkable(spelling: str) -> bool:
+    """Whether a name is distinctive enough to be linked wherever a text contains it.
+
+    It is when it has two or more words, or one word with a capital letter or a digit; never when it has no word or only
+    stop words, or more than `MAX_LINKABLE_WORDS`: no text mentions a whole paragraph by name, and the length of names
+    bounds the cost of finding them. In scripts without spaces every character counts as a word.
+    """
+    words = spelled_tokens(spelling)
+    if len(words) > MAX_LINKABLE_WORDS or all(word.token in STOP_WORDS for word in words):
+        return False
+    return len(words) > 1 or any(map(_is_capital, words[0].written)) or _has_digit(words[0].token)
+
+
+def name_key(spelling: str) -> str:
+    """The form in which a name is compared: its tokens joined by single spaces; "" for a name without words."""
+    return " ".join(tokens(spelling))
+
+
+def head(key: str) -> str:
+    """What a name key is looked up by: its first two tokens joined by a space, or its only token."""
+    return " ".join(key.split(" ", 2)[:2])
+
+
+def heads(tokens: Sequence[str]) -> set[str]:
+    """Every head that a name occurring in `tokens` can have: all single tokens and all pairs of neighbours."""
+    return {*tokens, *(f"{first} {second}" for first, second in pairwise(tokens))}
+
+
+def find_mentions(tokens: Sequence[str], names: Collection[str]) -> list[Mention]:
+    """The names (keys) that occur in `tokens`: leftmost first, of those the longest, never overlapping."""
+    trie = _NameTrie(names)
+    found: list[Mention] = []
+    position = 0
+    while position < len(tokens):
+        starting = list(trie.starting_at(tokens, position))
+        if starting:
+            found.append(starting[-1])
+            position = starting[-1].end
+        else:
+            position += 1
+    return found
+
+
+def candidate_names(query: str) -> set[str]:
+    """Every name key a query could hold: its runs of up to `MAX_QUERY_NAME_WORDS` tokens that are not only stop words."""
+    words = tokens(query)
+    return {
+        " ".join(words[start:end])
+        for start in range(len(words))
+        for end in range(start + 1, min(start + MAX_QUERY_NAME_WORDS, len(words)) + 1)
+        if not STOP_WORDS.issuperset(words[start:end])
+    }
+
+
+def query_names(query: str, names: Collection[str]) -> list[QueryName]:
+    """The names (keys) that `query` holds, in the order in which they first occur, each once with its greatest weight.
+
+    The longest name takes its tokens first, so a shorter name counts only where it stands alone. A name of two or more
+    words weighs 1; one word weighs 0.7 where the query writes it with a capital at the start or it holds a digit, else
+    0.2. Names of nothing but stop words are never found.
+    """
+    words = spelled_tokens(query)
+    query_tokens = [word.token for word in words]
+    trie = _NameTrie(name for name in names if not STOP_WORDS.issuperset(name.split(" ")))
+    candidates = [mention for start in range(len(words)) for mention in trie.starting_at(query_tokens, start)]
+    candidates.sort(key=lambda mention: (mention.start - mention.end, mention.start))
+    taken = bytearray(len(words))
+    kept: list[Mention] = []
+    for mention in candidates:
+        if not any(taken[mention.start : mention.end]):
+            taken[mention.start : mention.end] = b"\1" * (mention.end - mention.start)
+            kept.append(mention)
+    weights: dict[str, float] = {}
+    for mention in sorted(kept):
+        weight = _SEVERAL_WORDS if mention.end - mention.start > 1 else _weight_of_word(words[mention.start])
+        weights[mention.name] = max(weight, weights.get(mention.name, 0.0))
+    return [QueryName(name, weight) for name, weight in weights.items()]
+
+
+class _Node:
+    """A node of a trie over tokens: `name` is the key that ends here, if one does."""
+
+    __slots__ = ("children", "name")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.name: str | None = None
+
+
+class _NameTrie:
+    """Name keys as a trie over their tokens: matching at one token costs no more than the longest name has tokens."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._root = _Node()
+        for name in names:
+            node = self._root
+            for token in name.split(" "):
+                child = node.children.get(token)
+                if child is None:
+                    child = node.children[token] = _Node()
+                node = child
+            node.name = name
+
+    def starting_at(self, tokens: Sequence[str], start: int) -> Iterator[Mention]:
+        """The names that `tokens` holds at `start`, the shortest first."""
+        node = self._root
+        for position in range(start, len(tokens)):
+            child = node.children.get(tokens[position])
+            if child is None:
+                return
+            node = child
+            if node.name is not None:
+                yield Mention(start, position + 1, node.name)
+
+
+def _weight_of_word(word: Spelled) -> float:
+    return _PROPER_WORD if _is_capital(word.written[0]) or _has_digit(word.token) else _PLAIN_WORD
+
+
+def _is_capital(character: str) -> bool:
+    return character.isupper() or character.istitle()
+
+
+def _has_digit(token: str) -> bool:
+    return any(character.isdigit() for character in token)

@@ -1,0 +1,245 @@
+"""From the JSON bodies to the requests of the node. Pure functions; nothing here waits or stores.
+
+Types, words and counts are already checked when a body gets here. What JSON types cannot say is checked here, and
+refused as `InvalidRequest` with the field as the caller wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thread_service.errors import InvalidRequest
+from thread_service.node import operations
+from thread_service.text.chunker import chunk
+from thread_service.wire import limits, schemas
+
+T = TypeVar("T")
+
+
+# ---------------------------------------------------------------------------------------------------- pieces
+
+
+def _bounded_id(text: str, field: str) -> str:
+    if len(text.encode()) > limits.ID_BYTES_MAX:
+        raise InvalidRequest.field(field, f"is longer than {limits.ID_BYTES_MAX:,} bytes of UTF-8")
+    return text
+
+
+def owner(text: str, field: str) -> str:
+    return operations.owner_id(_bounded_id(text, field))
+
+
+def _at(items: Sequence[T | None] | None, index: int) -> T | None:
+    """The entry of a parallel list that may be absent or shorter than `inputs`."""
+    return items[index] if items is not None and index < len(items) else None
+
+
+def _vector(numbers: list[float], field: str) -> NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        vector = np.asarray(numbers, np.float64).astype(np.float32)
+    if not np.isfinite(vector).all():
+        raise InvalidRequest.field(field, "holds a number that is too large for a 32-bit float")
+    return vector
+
+
+# ---------------------------------------------------------------------------------------------------- filing
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch ready to be filed. `positions[k]` is the input that document `k` of the request came from."""
+
+    request: operations.FileRequest
+    positions: tuple[int, ...]
+    ids: tuple[str, ...]
+
+
+def own_owner(node_id: str) -> str:
+    """The owner of what is deposited without one: the node itself."""
+    return operations.owner_id(f"{node_id}-thread")
+
+
+def batch(body: schemas.BatchRequest, node_id: str, chunk_chars: int) -> Batch:
+    """What to file. An input without any text is left out: it is not an error for the others.
+
+    Documents named by the content of their texts go through the dedup gate; a caller's own ids replace.
+    """
+    ids = tuple(
+        _bounded_id(_at(body.document_ids, index) or "", f"document_ids[{index}]") for index in range(len(body.inputs))
+    )
+    documents = ((index, _document(body, index, document_id, chunk_chars)) for index, document_id in enumerate(ids))
+    filed = {index: document for index, document in documents if document is not None}
+    request = operations.FileRequest(
+        owner_id=owner(body.thread.owner_id, "thread.owner_id") or own_owner(node_id),
+        documents=tuple(filed.values()),
+        group=_group_in(body.thread.group),
+        gate=not any(ids),
+        wait=bool(body.wait),
+    )
+    return Batch(request, tuple(filed), ids)
+
+
+def _document(
+    body: schemas.BatchRequest, index: int, document_id: str, chunk_chars: int
+) -> operations.DocumentIn | None:
+    given = body.inputs[index]
+    texts = [given] if isinstance(given, str) else given
+    partitions = _partitions(_at(body.partitions, index) or [], len(texts), index)
+    if partitions:
+        if body.sanitize:
+            raise InvalidRequest.field(f"partitions[{index}]", "cannot describe texts that `sanitize` cuts anew")
+        # An empty text is one only when the caller brings its vector.
+        kept = [k for k, text in enumerate(texts) if text or partitions[k].embedding is not None]
+        texts, partitions = [texts[k] for k in kept], [partitions[k] for k in kept]
+    else:
+        texts = [text for text in texts if text]
+        if body.sanitize:
+            texts = chunk(texts, chunk_chars)
+    if not texts:
+        return None
+    return operations.DocumentIn(
+        texts=tuple(texts),
+        document_id=document_id,
+        name=_at(body.names, index) or None,
+        metadata=_at(body.metadata, index) or b"",
+        media_type=body.media_type or "text",
+        entities=_entities(body, index),
+        relationships=tuple(
+            operations.RelationshipIn(item.subject, item.predicate, item.object)
+            for item in _at(body.relationships, index) or ()
+        ),
+        partitions=tuple(partitions),
+    )
+
+
+def _entities(body: schemas.BatchRequest, index: int) -> tuple[operations.EntityIn, ...] | None:
+    """Entities given, even none, hide tags; tags are concepts; without either the node looks for itself."""
+    entities, tags = _at(body.entities, index), _at(body.tags, index)
+    if entities is not None:
+        return tuple(operations.EntityIn(item.name, item.kind or "") for item in entities if item.name.strip())
+    return tuple(operations.EntityIn(tag, "concept") for tag in tags or () if tag.strip()) or None
+
+
+def _partitions(given: list[schemas.PartitionIn], texts: int, index: int) -> list[operations.PartitionIn]:
+    if not given:
+        return []
+    if len(given) != texts:
+        raise InvalidRequest.field(
+            f"partitions[{index}]", f"holds {len(given)} entries for {texts} texts; give one for each"
+        )
+    partitions, width = [], 0
+    for position, item in enumerate(given):
+        field = f"partitions[{index}][{position}].embedding"
+        embedding = _vector(item.embedding, field) if item.embedding else None
+        if embedding is not None:
+            if embedding.size % limits.WIDTH_DIVISOR:
+                raise InvalidRequest.field(
+                    field, f"has {embedding.size} dimensions; give a multiple of {limits.WIDTH_DIVISOR}"
+                )
+            if width not in (0, embedding.size):
+                raise InvalidRequest.field(
+                    field, f"has {embedding.size} dimensions beside {width} in the same document; give one width"
+                )
+            width = embedding.size
+        partitions.append(operations.PartitionIn(embedding, item.url or None))
+    return partitions
+
+
+def _group_in(group: schemas.GroupIn | str | None) -> operations.GroupIn | None:
+    if group is None:
+        return None
+    group_id = _group_id(group, "thread.group")
+    if isinstance(group, str):
+        return operations.GroupIn(group_id)
+    metadata = group.metadata or schemas.GroupMetadataIn()
+    return operations.GroupIn(
+        group_id,
+        label=group.label or "",
+        access=group.access if group.access in ("available", "restricted") else None,
+        description=metadata.description,
+        tags=None if metadata.tags is None else tuple(metadata.tags),
+    )
+
+
+def _group_id(group: schemas.GroupIn | str, field: str) -> str:
+    return _bounded_id(group, field) if isinstance(group, str) else _bounded_id(group.id, f"{field}.id")
+
+
+def remove_request(body: schemas.RemoveRequest) -> operations.RemoveRequest:
+    """A request for everything must say so: an empty list is more often a mistake than a wish."""
+    if body.all and body.document_ids:
+        raise InvalidRequest.field("all", "cannot stand beside document_ids; send one of the two")
+    if not body.all and not body.document_ids:
+        raise InvalidRequest.field(
+            "document_ids", 'names no document; to remove everything the owner has, send "all": true'
+        )
+    return operations.RemoveRequest(owner(body.owner_id, "owner_id"), _ids(body.document_ids or []))
+
+
+def _ids(given: list[str]) -> tuple[str, ...]:
+    return tuple(_bounded_id(text, f"document_ids[{index}]") for index, text in enumerate(given))
+
+
+def confirmed(body: schemas.ClearRequest) -> None:
+    if body.confirm is not True:
+        raise InvalidRequest.field("confirm", 'clearing removes everything on this node; send "confirm": true')
+
+
+# ---------------------------------------------------------------------------------------------------- searching
+
+
+def search_request(body: schemas.SearchRequest) -> operations.SearchRequest:
+    thread, query = body.thread, body.query or ""
+    if not query.strip() and not body.query_embedding:
+        raise InvalidRequest.field("query", "is missing or blank; say what to search for")
+    group_ids = [_group_id(group, f"thread.groups[{index}]") for index, group in enumerate(thread.groups or [])]
+    if not group_ids and thread.group is not None:
+        group_ids = [_group_id(thread.group, "thread.group")]
+    return operations.SearchRequest(
+        owner_id=owner(thread.owner_id, "thread.owner_id"),
+        query=query,
+        query_embedding=_vector(body.query_embedding, "query_embedding") if body.query_embedding else None,
+        entities=tuple(thread.entities or thread.tags or ()),
+        scope=thread.scope or "personal",
+        group_ids=tuple(group_ids),
+        aggregate=bool(thread.aggregate),
+        media_type=thread.media_type,
+        top_k=thread.top_k or 0,
+        expand=body.expand is not False,
+        graph_mode=thread.graph_mode,
+        lexical=thread.lexical,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- graph
+
+
+def graph_request(body: schemas.GraphRequest) -> operations.GraphRequest:
+    limit = body.limit if body.limit is not None and body.limit > 0 else limits.GRAPH_LIMIT_DEFAULT
+    return operations.GraphRequest(
+        owner_id=owner(body.thread.owner_id, "thread.owner_id"),
+        entity=body.entity or "",
+        query=body.query or "",
+        kinds=None if body.kinds is None else tuple(body.kinds),
+        hops=limits.HOPS_DEFAULT if body.hops is None else min(max(body.hops, 0), limits.HOPS_MAX),
+        limit=min(limit, limits.GRAPH_LIMIT_MAX),
+        include_documents=body.include_documents is not False,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- library
+
+
+def library_request(body: schemas.LibraryRequest) -> operations.LibraryRequest:
+    return operations.LibraryRequest(owner(body.owner_id, "owner_id"), include_available=bool(body.include_available))
+
+
+def documents_request(body: schemas.DocumentsRequest) -> operations.DocumentsRequest:
+    return operations.DocumentsRequest(
+        owner(body.owner_id, "owner_id"), _ids(body.document_ids), include_embeddings=bool(body.include_embeddings)
+    )

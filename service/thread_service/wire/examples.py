@@ -1,0 +1,33 @@
+"""One example body for each request of the HTTP interface, shown in the OpenAPI document and tested to be accepted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BATCH: dict[str, Any] = {
+    "inputs": ["Ada Quill keeps the Tidal Ledger in the harbour office.", ["First chunk.", "Second chunk."]],
+    "thread": {
+        "owner_id": "ada",
+        "group": {"id": "notes", "label": "Notes", "owner_id": "ada", "access": "restricted"},
+    },
+    "names": ["harbour.md"],
+    "metadata": ["eyJwYWdlIjogM30="],
+    "entities": [[{"name": "Ada Quill", "kind": "person"}, {"name": "Tidal Ledger", "kind": "work"}]],
+    "relationships": [[{"subject": "Ada Quill", "predicate": "keeps", "object": "Tidal Ledger"}]],
+    "wait": True,
+}
+
+SEARCH: dict[str, Any] = {
+    "query": "who keeps the Tidal Ledger?",
+    "thread": {"owner_id": "ada", "scope": "personal", "top_k": 5, "media_type": "text"},
+}
+
+GRAPH: dict[str, Any] = {"thread": {"owner_id": "ada"}, "entity": "Ada Quill", "hops": 1, "limit": 20}
+
+LIBRARY: dict[str, Any] = {"owner_id": "ada", "include_available": True}
+
+DOCUMENTS: dict[str, Any] = {"owner_id": "ada", "document_ids": ["harbour-1"], "include_embeddings": True}
+
+REMOVE: dict[str, Any] = {"owner_id": "ada", "document_ids": ["harbour-1"]}
+
+CLEAR: dict[str, Any] = {"confirm": True}

@@ -1,0 +1,178 @@
+"""The HTTP interface: each route translates, calls the node, and translates back.
+
+What goes in and out is in `schemas`, how it maps to the node in `convert` and `render`, what a failure looks like in
+`problems`.
+The OpenAPI document is served at `/schema` as JSON, which any viewer reads; nothing here needs the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from litestar import Litestar, MediaType, Response, Router, get, post, route
+from litestar.config.cors import CORSConfig
+from litestar.di import NamedDependency, Provide
+from litestar.enums import HttpMethod
+from litestar.exceptions import NotFoundException
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, Example, SecurityScheme
+from litestar.params import Body, SkipValidation
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from thread_service import observe
+from thread_service.errors import NotReady
+from thread_service.node import operations
+from thread_service.settings import Settings
+from thread_service.wire import convert, examples, problems, render, schemas
+from thread_service.wire.bodies import JSONBody
+from thread_service.wire.guards import OPEN, api_key_guard
+from thread_service.wire.measure import MeasureLatency, count_answer
+from thread_service.wire.node_protocol import Node
+
+TheNode = NamedDependency[SkipValidation[Node]]
+TheSettings = NamedDependency[SkipValidation[Settings]]
+
+
+def _body(example: dict[str, Any]) -> Any:
+    return Body(examples=[Example(summary="A request", value=example)])
+
+
+def _operation(path: str, summary: str) -> Callable[[Any], Any]:
+    refused = ResponseSpec(
+        schemas.Problem, description="What was wrong", media_type=problems.MEDIA_TYPE, generate_examples=False
+    )
+    return post(path, status_code=200, summary=summary, responses={400: refused})
+
+
+# ---------------------------------------------------------------------------------------------------- health
+
+
+@route(
+    "/health", http_method=[HttpMethod.GET, HttpMethod.POST], status_code=200, opt=OPEN, summary="How the embedder is"
+)
+async def health(node: TheNode) -> schemas.HealthAnswer:
+    return render.health_answer(node.embedder_health(), int(time.time()))
+
+
+@get("/livez", opt=OPEN, summary="The process answers")
+async def livez() -> schemas.Probe:
+    return schemas.Probe()
+
+
+@get("/readyz", opt=OPEN, summary="The store is open and recovered")
+async def readyz(node: TheNode) -> schemas.Probe:
+    if not node.ready:
+        raise NotReady("the store is still being opened", retry_after_seconds=1)
+    return schemas.Probe()
+
+
+@get("/metrics", media_type=MediaType.TEXT, summary="Metrics in the format of Prometheus")
+async def metrics() -> Response[bytes]:
+    return Response(generate_latest(observe.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+# ---------------------------------------------------------------------------------------------------- operations
+
+
+@_operation("/v1/batch/embeddings", "File documents")
+async def batch(
+    data: Annotated[schemas.BatchRequest, _body(examples.BATCH)], node: TheNode, settings: TheSettings
+) -> schemas.BatchAnswer:
+    sent = await asyncio.to_thread(convert.batch, data, node.node_id, settings.chunk_chars)
+    filed = await node.file(sent.request)
+    library = await node.library(operations.LibraryRequest(sent.request.owner_id))
+    return render.batch_answer(sent, filed, library, node.embedder_health().model)
+
+
+@_operation("/v1/search", "Find passages")
+async def search(data: Annotated[schemas.SearchRequest, _body(examples.SEARCH)], node: TheNode) -> schemas.SearchAnswer:
+    return render.search_answer(await node.search(convert.search_request(data)), node.node_id)
+
+
+@_operation("/v1/graph", "Look around in the knowledge graph")
+async def graph(data: Annotated[schemas.GraphRequest, _body(examples.GRAPH)], node: TheNode) -> schemas.GraphAnswer:
+    return render.graph_answer(await node.graph(convert.graph_request(data)))
+
+
+@_operation("/v1/library", "List groups and their documents")
+async def library(
+    data: Annotated[schemas.LibraryRequest, _body(examples.LIBRARY)], node: TheNode
+) -> schemas.LibraryAnswer:
+    return render.library_answer(await node.library(convert.library_request(data)))
+
+
+@_operation("/v1/documents", "Read documents back")
+async def documents(
+    data: Annotated[schemas.DocumentsRequest, _body(examples.DOCUMENTS)], node: TheNode
+) -> schemas.DocumentsAnswer:
+    request = convert.documents_request(data)
+    return render.documents_answer(await node.documents(request), with_partitions=request.include_embeddings)
+
+
+@_operation("/v1/remove", "Remove documents")
+async def remove(data: Annotated[schemas.RemoveRequest, _body(examples.REMOVE)], node: TheNode) -> schemas.RemoveAnswer:
+    return schemas.RemoveAnswer(success=True, removed_count=await node.remove(convert.remove_request(data)))
+
+
+@_operation("/v1/clear", "Remove everything on this node")
+async def clear(data: Annotated[schemas.ClearRequest, _body(examples.CLEAR)], node: TheNode) -> schemas.ClearAnswer:
+    convert.confirmed(data)
+    cleared = await node.clear()
+    return schemas.ClearAnswer(cleared=True, documents=cleared.documents, entities=cleared.entities)
+
+
+# ---------------------------------------------------------------------------------------------------- application
+
+
+def create_app(node: Node, settings: Settings) -> Litestar:
+    """The ASGI application that serves `node`."""
+    return Litestar(
+        [health, livez, readyz, metrics, batch, search, graph, library, documents, remove, clear],
+        dependencies={
+            "node": Provide(lambda: node, sync_to_thread=False),
+            "settings": Provide(lambda: settings, sync_to_thread=False),
+        },
+        dto=JSONBody,
+        return_dto=None,
+        guards=[api_key_guard(settings.api_key)] if settings.api_key else [],
+        middleware=[MeasureLatency()],
+        before_send=[count_answer],
+        exception_handlers=problems.HANDLERS,
+        request_max_body_size=settings.max_body_mb * 2**20,
+        cors_config=CORSConfig(
+            allow_origins=["*"],
+            allow_methods=["GET", "POST", "OPTIONS"],
+            allow_headers=["accept", "authorization", "content-type", "origin"],
+        ),
+        openapi_config=_openapi(settings),
+        logging_config=None,
+    )
+
+
+def _openapi(settings: Settings) -> OpenAPIConfig:
+    def refuse_html(response: Response[Any]) -> Response[Any]:
+        # The framework answers unknown paths below /schema with an HTML page of its own.
+        if response.status_code == 404:
+            raise NotFoundException
+        return response
+
+    protected = bool(settings.api_key)
+    scheme = SecurityScheme(type="http", scheme="bearer", description="The key of --api-key")
+    return OpenAPIConfig(
+        title="Thread",
+        version=version("thread-node"),
+        description="A memory node: give it text, it gives back the passages that answer a question.",
+        render_plugins=[JsonRenderPlugin(path=["/", "/openapi.json"])],
+        components=Components(security_schemes={"key": scheme} if protected else None),
+        security=[{"key": []}] if protected else None,
+        openapi_router=Router(
+            "/schema", route_handlers=[], include_in_schema=False, dto=None, return_dto=None, after_request=refuse_html
+        ),
+    )

@@ -1,0 +1,98 @@
+"""Every failure as `application/problem+json` (RFC 9457): the mapping of the error tree to HTTP, once.
+
+Whatever a caller sent, the answer names what was wrong and never what is inside the node. A failure nobody foresaw is
+logged with its traceback and answered as a plain 500.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+
+from thread_service.errors import FieldError, InvalidRequest, ThreadError, TooLarge
+from thread_service.wire import schemas
+
+_log = logging.getLogger(__name__)
+_json = msgspec.json.Encoder()
+
+MEDIA_TYPE = "application/problem+json"
+_MESSAGE_CHARS_MAX = 400
+
+
+def problem(
+    status: int,
+    title: str,
+    detail: str,
+    *,
+    slug: str | None = None,
+    fields: tuple[FieldError, ...] = (),
+    headers: dict[str, str] | None = None,
+) -> Response[bytes]:
+    body = schemas.Problem(
+        type=f"/problems/{slug or re.sub('[^a-z]+', '-', title.lower())}",
+        title=title,
+        status=status,
+        detail=_printable(detail),
+        errors=[schemas.ProblemField(field=_printable(f.field), message=_printable(f.message)) for f in fields]
+        or msgspec.UNSET,
+    )
+    return Response(_json.encode(body), status_code=status, media_type=MEDIA_TYPE, headers=headers or {})
+
+
+def _printable(text: str) -> str:
+    """`text` as UTF-8 can carry it, and not longer than a message should be: parts of it come from the caller."""
+    if len(text) > _MESSAGE_CHARS_MAX:
+        text = text[: _MESSAGE_CHARS_MAX - 1] + "…"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+# ---------------------------------------------------------------------------------------------------- handlers
+
+
+def _thread_error(_: Request[Any, Any, Any], error: ThreadError) -> Response[bytes]:
+    if error.http_status >= 500 and error.retry_after_seconds is None:
+        _log.error("%s: %s", error.title, error, exc_info=error)
+    return problem(
+        error.http_status,
+        error.title,
+        str(error),
+        slug=error.slug,
+        fields=error.fields,
+        headers=None if error.retry_after_seconds is None else {"Retry-After": str(error.retry_after_seconds)},
+    )
+
+
+def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+    if isinstance(error, ValidationException):  # the body is the only parameter, and its decoder raises its own
+        return _thread_error(request, InvalidRequest.field("body", "is missing; send a JSON object"))
+    if isinstance(error, RequestEntityTooLarge):
+        limit = request.route_handler.resolve_request_max_body_size()
+        return _thread_error(request, TooLarge(f"the body is larger than {limit:,} bytes (--max-body-mb); send less"))
+    if error.status_code >= 500:  # the framework's own, such as a caller who left in the middle of a body
+        _log.warning("%s %a: %s", request.method, request.url.path, error.detail)
+    title = HTTPStatus(error.status_code).phrase
+    detail = {
+        404: f"there is nothing at {request.url.path}; /schema lists the routes",
+        405: f"{request.method} is not served at {request.url.path}",
+    }.get(error.status_code, error.detail)
+    return problem(error.status_code, title, detail, headers=dict(error.headers or {}))
+
+
+def _unforeseen(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    _log.error("%s %a failed", request.method, request.url.path, exc_info=error)
+    return problem(500, "Internal error", "the node failed to answer; its log says why", slug="internal")
+
+
+HANDLERS: dict[int | type[Exception], Callable[[Request[Any, Any, Any], Any], Response[Any]]] = {
+    ThreadError: _thread_error,
+    HTTPException: _http_error,
+    Exception: _unforeseen,
+}

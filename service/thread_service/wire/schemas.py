@@ -1,0 +1,386 @@
+"""The JSON bodies of the HTTP interface. Unknown keys are ignored; `null` counts as absent in requests.
+
+Requests check types, words and sizes while they are decoded, so that a wrong value is refused with the path of its
+field. Answers leave absent values out instead of writing `null`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from thread_service.wire import limits
+
+MediaType = Literal["text", "image", "code"]
+
+Id = Annotated[str, Meta(max_length=limits.ID_BYTES_MAX)]
+GroupId = Annotated[str, Meta(min_length=1, max_length=limits.ID_BYTES_MAX)]
+Name = Annotated[str, Meta(max_length=limits.NAME_CHARS_MAX)]
+Description = Annotated[str, Meta(max_length=limits.DESCRIPTION_CHARS_MAX)]
+Url = Annotated[str, Meta(max_length=limits.URL_CHARS_MAX)]
+Query = Annotated[str, Meta(max_length=limits.QUERY_CHARS_MAX)]
+Count = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Names = Annotated[list[Name], Meta(max_length=limits.ENTITIES_MAX)]
+Ids = Annotated[list[Id], Meta(max_length=limits.INPUTS_MAX)]
+Texts = Annotated[list[str], Meta(max_length=limits.PARTITIONS_MAX)]
+Vector = Annotated[list[float], Meta(max_length=limits.WIDTH_MAX)]
+
+
+# ---------------------------------------------------------------------------------------------------- thread
+
+
+class GroupMetadataIn(Struct):
+    description: Description | None = None
+    tags: Names | None = None
+
+
+class GroupIn(Struct):
+    """A group, in the form the library answers it too. Only `id`, `label`, `access` and `metadata` are used."""
+
+    id: GroupId
+    label: Name | None = None
+    access: Literal["available", "restricted", "unknown", ""] | None = None
+    metadata: GroupMetadataIn | None = None
+
+
+class Thread(Struct):
+    """Who is asking, and within what. `groups` and `group` take groups or their ids."""
+
+    owner_id: Id
+    group: GroupIn | GroupId | None = None
+    groups: Annotated[list[GroupIn | GroupId], Meta(max_length=limits.GROUPS_MAX)] | None = None
+    entities: Names | None = None
+    tags: Names | None = None
+    aggregate: bool | None = None
+    scope: Literal["personal", "global"] | None = None
+    request_id: Name | None = None
+    media_type: MediaType | None = None
+    top_k: Count | None = None
+    graph_mode: Literal["boost", "off"] | None = None
+    lexical: bool | None = None
+
+
+# ---------------------------------------------------------------------------------------------------- filing
+
+
+class EntityIn(Struct):
+    name: Name
+    kind: Name | None = None
+
+
+class RelationshipIn(Struct):
+    subject: Name
+    predicate: Name
+    object: Name
+
+
+class PartitionIn(Struct):
+    embedding: Vector | None = None
+    url: Url | None = None
+
+
+Inputs = Annotated[list[str | Texts], Meta(max_length=limits.INPUTS_MAX)]
+Entities = Annotated[list[EntityIn], Meta(max_length=limits.ENTITIES_MAX)]
+Relationships = Annotated[list[RelationshipIn], Meta(max_length=limits.RELATIONSHIPS_MAX)]
+Partitions = Annotated[list[PartitionIn], Meta(max_length=limits.PARTITIONS_MAX)]
+
+
+class BatchRequest(Struct):
+    """One document for each element of `inputs`. The other lists run parallel to it and may be shorter."""
+
+    inputs: Inputs
+    thread: Thread
+    sanitize: bool | None = None
+    wait: bool | None = None
+    media_type: MediaType | None = None
+    document_ids: list[Id | None] | None = None
+    names: list[Name | None] | None = None
+    metadata: list[bytes | None] | None = None
+    tags: list[Names | None] | None = None
+    entities: list[Entities | None] | None = None
+    relationships: list[Relationships | None] | None = None
+    partitions: list[Partitions | None] | None = None
+
+
+class Usage(Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class FiledDocument(Struct, kw_only=True):
+    """`id` is absent when an input without an id of its own failed."""
+
+    id: str | UnsetType = UNSET
+    outcome: Literal["new", "replaced", "linked", "skipped", "failed"]
+
+
+class GroupMetadata(Struct, kw_only=True):
+    description: str | UnsetType = UNSET
+    tags: list[str]
+
+
+class LibraryDocument(Struct, kw_only=True):
+    id: str
+    url: str
+    owner_id: str
+    name: str | UnsetType = UNSET
+    created_at: str
+
+
+class Group(Struct, kw_only=True):
+    id: str
+    label: str
+    owner_id: str
+    access: Literal["available", "restricted"]
+    total_earnings: float = 0.0
+    metadata: GroupMetadata
+    documents: list[LibraryDocument]
+
+
+class User(Struct):
+    """`groups` are listed without their documents."""
+
+    groups: list[Group]
+
+
+class BatchAnswer(Struct, kw_only=True):
+    """`success`: every input was filed or is already there. `documents` runs parallel to `inputs`."""
+
+    object: Literal["list"] = "list"
+    model: str
+    usage: Usage
+    success: bool
+    user: User
+    documents: list[FiledDocument]
+
+
+class RemoveRequest(Struct):
+    """`document_ids`, or `all`: true to remove every document and group of the owner."""
+
+    owner_id: Id
+    document_ids: Ids | None = None
+    all: bool | None = None
+
+
+class RemoveAnswer(Struct):
+    success: bool
+    removed_count: int
+
+
+class ClearRequest(Struct):
+    confirm: bool | None = None
+
+
+class ClearAnswer(Struct):
+    """What the node held before."""
+
+    cleared: bool
+    documents: int
+    entities: int
+
+
+# ---------------------------------------------------------------------------------------------------- searching
+
+
+class SearchRequest(Struct):
+    """A query as text, or as a ready vector, which wins."""
+
+    thread: Thread
+    query: Query | None = None
+    query_embedding: Vector | None = None
+    expand: bool | None = None
+
+
+class Entity(Struct):
+    id: str
+    name: str
+    kind: str
+
+
+class GroupReference(Struct, kw_only=True):
+    id: str
+    label: str
+    description: str | UnsetType = UNSET
+    tags: list[str]
+
+
+class Reference(Struct, kw_only=True):
+    """Where a text comes from. `distance`: lower is better."""
+
+    document_id: str
+    partition_id: str
+    distance: float
+    owner_id: str
+    thread_id: str
+    name: str | UnsetType = UNSET
+    media_type: MediaType
+    entities: list[Entity]
+    group: GroupReference | UnsetType = UNSET
+
+
+class Edge(Struct):
+    subject: str
+    predicate: str
+    object: str
+    weight: int
+
+
+class SearchGraph(Struct):
+    entities: list[Entity]
+    relationships: list[Edge]
+    expanded_documents: int
+
+
+class SearchAnswer(Struct, kw_only=True):
+    """`references` runs parallel to `texts`. `graph` is absent when the graph took no part."""
+
+    object: Literal["list"] = "list"
+    texts: list[str]
+    references: list[Reference]
+    graph: SearchGraph | UnsetType = UNSET
+
+
+# ---------------------------------------------------------------------------------------------------- graph
+
+
+class GraphRequest(Struct):
+    """Without `entity` and `query`: the entities mentioned most."""
+
+    thread: Thread
+    entity: Query | None = None
+    query: Query | None = None
+    kinds: Names | None = None
+    hops: Count | None = None
+    limit: Count | None = None
+    include_documents: bool | None = None
+
+
+class GraphEntity(Struct):
+    id: str
+    name: str
+    kind: str
+    score: float
+    mention_count: int
+    document_ids: list[str]
+
+
+class GraphRelationship(Struct):
+    id: str
+    subject_id: str
+    predicate: str
+    object_id: str
+    weight: int
+    document_ids: list[str]
+
+
+class GraphDocument(Struct, kw_only=True):
+    id: str
+    name: str | UnsetType = UNSET
+    owner_id: str
+
+
+class GraphStats(Struct):
+    entity_count: int
+    relationship_count: int
+
+
+class GraphAnswer(Struct, kw_only=True):
+    object: Literal["graph"] = "graph"
+    entities: list[GraphEntity]
+    relationships: list[GraphRelationship]
+    documents: list[GraphDocument]
+    stats: GraphStats
+
+
+# ---------------------------------------------------------------------------------------------------- library
+
+
+class LibraryRequest(Struct):
+    owner_id: Id
+    include_available: bool | None = None
+
+
+class LibraryAnswer(Struct):
+    groups: list[Group]
+
+
+class DocumentsRequest(Struct):
+    owner_id: Id
+    document_ids: Ids
+    include_embeddings: bool | None = None
+
+
+class Partition(Struct):
+    """`embedding`: the caller's own vector; empty when the node embedded the text."""
+
+    id: str
+    url: str
+    embedding: list[float]
+
+
+class DocumentContent(Struct, kw_only=True):
+    """`group_id`, `group_label` and `metadata` (base64) are empty when there is none."""
+
+    id: str
+    name: str | UnsetType = UNSET
+    owner_id: str
+    group_id: str
+    group_label: str
+    created_at: str
+    texts: list[str]
+    media_type: MediaType
+    metadata: bytes
+    partitions: list[Partition] | UnsetType = UNSET
+
+
+class DocumentsAnswer(Struct):
+    """In request order; unknown and unreadable ids are left out."""
+
+    documents: list[DocumentContent]
+
+
+# ---------------------------------------------------------------------------------------------------- health
+
+
+class Embedder(Struct, rename="camel", kw_only=True):
+    """`progress` and `fraction` are the same number, 0 to 1, while the model is downloaded."""
+
+    model: str
+    revision: str | UnsetType = UNSET
+    vector_space: str
+    phase: Literal["idle", "downloading", "loading", "ready", "failed"]
+    progress: float | UnsetType = UNSET
+    fraction: float | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    index: Literal["matches", "mismatch", "unstamped"] | UnsetType = UNSET
+    indexed_with: str | UnsetType = UNSET
+
+
+class HealthAnswer(Struct, kw_only=True):
+    status: Literal["ok"] = "ok"
+    timestamp: str
+    stack: Literal["open"] = "open"
+    embedder: Embedder
+
+
+class Probe(Struct):
+    status: Literal["ok"] = "ok"
+
+
+# ---------------------------------------------------------------------------------------------------- problems
+
+
+class ProblemField(Struct):
+    field: str
+    message: str
+
+
+class Problem(Struct):
+    """An error answer (RFC 9457, `application/problem+json`). `errors` names the fields of the request at fault."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[ProblemField] | UnsetType = UNSET

@@ -1,0 +1,144 @@
+"""A model from the Hub: only the files it needs, weights last, offline once it is there. No network: a fake Hub."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+from thread_service.models.embedder import ModelUnavailable, Status
+from thread_service.models.local import LocalEmbedder, local_embedder
+
+COMMIT = "c0ffee" * 6 + "c0ff"
+
+
+class FakeHub:
+    """Serves one folder as `org/tiny`, writing the cache as the real client does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reachable = True
+        self.fetched: list[str] = []
+        self.during_download: Callable[[str], None] = lambda name: None
+
+    def names(self) -> list[str]:
+        return [path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()]
+
+    def model_info(self, _api: Any, repository: str, *, revision: str | None, files_metadata: bool) -> Any:
+        assert files_metadata
+        if not self.reachable:
+            raise ConnectionError("connection refused\nand a long explanation")
+        files = [SimpleNamespace(rfilename=name, size=(self.folder / name).stat().st_size) for name in self.names()]
+        return SimpleNamespace(siblings=files, sha=COMMIT)
+
+    def snapshot_download(
+        self, repository: str, *, revision: str | None, cache_dir: Path, allow_patterns: list[str], tqdm_class: Any
+    ) -> str:
+        cache = Path(cache_dir) / f"models--{repository.replace('/', '--')}"
+        snapshot = cache / "snapshots" / COMMIT
+        (cache / "refs").mkdir(parents=True, exist_ok=True)
+        (cache / "refs" / (revision or "main")).write_text(COMMIT)
+        bar = tqdm_class(desc="bytes", unit="B", total=0)
+        for name in allow_patterns:
+            target = snapshot / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            size = (self.folder / name).stat().st_size
+            for part in (size // 2, size - size // 2):
+                self.during_download(name)
+                bar.update(part)
+            shutil.copy(self.folder / name, target)
+            self.fetched.append(name)
+        return str(snapshot)
+
+
+@pytest.fixture
+def hub(model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub(model_folder("upstream"))
+    for unneeded in ("README.md", "pytorch_model.bin", "onnx/model_O3.onnx"):
+        (fake.folder / unneeded).write_bytes(b"unneeded")
+    (fake.folder / "onnx" / "model.onnx_data").write_bytes(bytes(1000))
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "model_info", lambda api, *args, **kwargs: fake.model_info(api, *args, **kwargs)
+    )
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fake.snapshot_download)
+    return fake
+
+
+def tiny(tmp_path: Path, spec: str = "org/tiny") -> LocalEmbedder:
+    return local_embedder(spec, models_dir=tmp_path / "models", threads=1)
+
+
+def test_the_needed_files_are_fetched_and_the_graph_comes_last(hub: FakeHub, tmp_path: Path) -> None:
+    embedder = tiny(tmp_path)
+    embedder.load()
+    assert set(hub.fetched) == set(hub.names()) - {"README.md", "pytorch_model.bin", "onnx/model_O3.onnx"}
+    assert hub.fetched[-2:] == ["onnx/model.onnx_data", "onnx/model.onnx"]
+    assert embedder.stamp is not None
+    assert (embedder.stamp.space, embedder.stamp.model) == ("tiny@8", "org/tiny")
+    assert embedder.stamp.revision == COMMIT
+
+
+def test_progress_grows_to_the_whole(hub: FakeHub, tmp_path: Path) -> None:
+    embedder = tiny(tmp_path)
+    seen: list[Status] = []
+    hub.during_download = lambda name: seen.append(embedder.status)
+    embedder.load()
+    fractions = [status.fraction for status in seen]
+    assert {status.phase for status in seen} == {"downloading"}
+    assert fractions[0] == 0
+    assert fractions == sorted(fractions)
+    assert 0.5 < fractions[-1] < 1
+    assert str(Status("downloading", 0.429)) == "embedding model downloading 42%"
+
+
+@pytest.mark.parametrize("spec", ["org/tiny", "org/tiny@v1.0"])
+def test_a_model_that_is_there_needs_no_network(hub: FakeHub, tmp_path: Path, spec: str) -> None:
+    tiny(tmp_path, spec).load()
+    hub.reachable = False
+    again = tiny(tmp_path, spec)
+    again.load()
+    assert again.status.phase == "ready"
+
+
+def test_an_interrupted_download_is_taken_up_again(hub: FakeHub, tmp_path: Path) -> None:
+    def break_off(name: str) -> None:
+        if name == "onnx/model.onnx":
+            raise ConnectionError("reset by peer")
+
+    hub.during_download = break_off
+    embedder = tiny(tmp_path)
+    with pytest.raises(ModelUnavailable, match="reset by peer"):
+        embedder.load()
+    hub.during_download = lambda name: None
+    embedder.load()
+    assert embedder.status.phase == "ready"
+
+
+def test_closing_ends_a_download(hub: FakeHub, tmp_path: Path) -> None:
+    embedder = tiny(tmp_path)
+    hub.during_download = lambda name: embedder.close()
+    with pytest.raises(ModelUnavailable, match="stopped"):
+        embedder.load()
+    assert hub.fetched == []
+
+
+def test_an_unreachable_hub_is_an_error_with_a_remedy(hub: FakeHub, tmp_path: Path) -> None:
+    hub.reachable = False
+    with pytest.raises(ModelUnavailable) as caught:
+        tiny(tmp_path).load()
+    assert str(caught.value) == (
+        "org/tiny could not be downloaded from the Hugging Face Hub (connection refused): "
+        "check the name and the network, or name a directory that holds the model"
+    )
+
+
+def test_a_repository_without_onnx_files_is_refused_before_the_download(hub: FakeHub, tmp_path: Path) -> None:
+    shutil.rmtree(hub.folder / "onnx")
+    with pytest.raises(ModelUnavailable, match=r"no \.onnx file in org/tiny on the Hub"):
+        tiny(tmp_path).load()
+    assert hub.fetched == []

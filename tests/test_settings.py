@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thread_service import settings
+from thread_service.launch_lines import LaunchLine
+from thread_service.settings import Loaded, Settings, SettingsError
+
+DOCS = Path(__file__).parents[1] / "docs" / "settings.md"
+
+
+def load(
+    flags: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    env_file: Mapping[str, str] | None = None,
+    **launch_line: str,
+) -> Loaded:
+    given = {"--" + name.replace("_", "-"): text for name, text in launch_line.items()}
+    return settings.load(flags or {}, LaunchLine(given), variables or {}, env_file or {})
+
+
+def test_the_documentation_lists_every_setting() -> None:
+    assert DOCS.read_text(encoding="utf-8") == settings.markdown(), "run python -m thread_service.settings"
+
+
+def test_defaults_keep_to_this_machine_and_need_no_account() -> None:
+    assert load().settings == Settings()
+    assert load().notices == ()
+    assert (Settings().host, Settings().port, Settings().embedder) == ("127.0.0.1", 8081, "local")
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_env_file() -> None:
+    flags, variables, env_file = {"port": "1"}, {"THREAD_PORT": "2"}, {"THREAD_PORT": "3"}
+    assert load(flags, variables, env_file).settings.port == 1
+    assert load({}, variables, env_file).settings.port == 2
+    assert load({}, {}, env_file).settings.port == 3
+
+
+def test_blank_is_not_given_but_hides_the_env_file() -> None:
+    assert load({"port": " "}, {"THREAD_PORT": "2"}).settings.port == 2
+    assert load({}, {"THREAD_PORT": ""}, {"THREAD_PORT": "3"}).settings.port == 8081
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("port", "0", 0),
+        ("lexical", "OFF", False),
+        ("mention_linking", "on", True),
+        ("graph_mode", "off", "off"),
+        ("device", " CPU ", "cpu"),
+        ("data_dir", "/a/../b", Path("/b")),
+        ("max_body_mb", "1", 1),
+        ("api_key", "k3y", "k3y"),
+        ("node_id", "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "1B4E28BA-2FA1-11D2-883F-0016D3CCA427"),
+    ],
+)
+def test_values_are_read(name: str, text: str, value: Any) -> None:
+    assert getattr(load({name: text}).settings, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "remedy"),
+    [
+        ("port", "65536", "whole number from 0 to 65535"),
+        ("port", "8_1", "whole number"),
+        ("port", "٣", "whole number"),
+        ("chunk_chars", "9" * 10_000, "whole number from 1"),
+        ("queue_documents", "0", "whole number from 1"),
+        ("device", "gpu", "auto, cpu, cuda"),
+        ("lexical", "yes", "on, off"),
+        ("graph_mode", "narrow", "boost, off"),
+        ("embedder", "mistral", "use local"),
+        ("embedder", "other", "local"),
+        ("api_key", "two words", "without spaces"),
+        ("data_dir", "/a\0b", "NUL"),
+    ],
+)
+def test_a_bad_value_names_its_flag_or_variable_and_the_remedy(name: str, text: str, remedy: str) -> None:
+    declaration = settings.declarations()[name]
+    sources = [
+        ({name: text}, {}, {}, declaration.flag),
+        ({}, {declaration.variable: text}, {}, declaration.variable),
+        ({}, {}, {declaration.variable: text}, declaration.variable + " (.env)"),
+    ]
+    for flags, variables, env_file, source in sources:
+        with pytest.raises(SettingsError) as error:
+            load(flags, variables, env_file)
+        message = str(error.value)
+        assert message.startswith(f"{source}: ")
+        assert remedy in message
+        assert len(message) < 200
+
+
+def test_a_secret_is_never_shown() -> None:
+    assert "k3y" not in repr(load({"api_key": "k3y"}))
+    with pytest.raises(SettingsError) as error:
+        load({"api_key": "pass word"})
+    assert "pass" not in str(error.value)
+
+
+@pytest.mark.parametrize("source", ["flag", "variable"])
+def test_a_node_id_that_is_no_uuid_is_passed_over_with_a_notice(source: str) -> None:
+    bad = "x" * 40
+    loaded = load({"node_id": bad} if source == "flag" else {}, {"THREAD_NODE_ID": bad if source == "variable" else ""})
+    assert loaded.settings.node_id == ""
+    assert loaded.notices == (f"node id {'x' * 16!r} is not a UUID; the id in the data directory is used",)
+
+
+def test_rao_home_moves_data_and_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    alone = load().settings
+    assert alone.data_dir == Path("/home/ada/Documents/thread-db")
+    assert alone.models_dir == Path("/home/ada/.rao/models/huggingface")
+    stack = {"RAO_HOME": "/rao", "RAO_APP": "craft"}
+    moved = load({}, stack).settings
+    assert moved.data_dir == Path("/rao/apps/craft/thread-db")
+    assert moved.models_dir == Path("/rao/models/huggingface")
+    assert load({}, {"RAO_HOME": "/rao"}).settings.data_dir == alone.data_dir
+    assert load({}, {**stack, "THREAD_DATA_DIR": "/v"}).settings.data_dir == Path("/v")
+    assert load({"data_dir": "/f"}, {**stack, "THREAD_DATA_DIR": "/v"}).settings.data_dir == Path("/f")
+    assert load({}, {"RAO_HOME": "~/r"}).settings.models_dir != Path("/home/ada/r/models/huggingface")
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [({"RAO_HOME": "rel"}, "RAO_HOME"), ({"RAO_HOME": "/r", "RAO_APP": "../x"}, "RAO_APP")],
+)
+def test_a_rao_home_that_cannot_be_meant_is_refused(variables: dict[str, str], name: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}: "):
+        load({}, variables)
+
+
+def test_older_spellings_set_what_they_used_to_set() -> None:
+    variables = {"THREAD_EMBEDDER": "mistral", "THREAD_EMBEDDING_MODEL": "org/other"}
+    loaded = load({}, variables, use_mlx="on", mlx_model="rao-studios/voyage-4-nano-mlx-8bit")
+    assert loaded.settings.embedding_model == "voyageai/voyage-4-nano"
+    assert loaded.settings.embedder == "local"
+    assert "voyageai/voyage-4-nano is used" in loaded.notices[0]
+    assert load({"embedding_model": "org/flag"}, mlx_model="org/alias").settings.embedding_model == "org/flag"
+
+
+@pytest.mark.parametrize(
+    ("launch_line", "said"),
+    [
+        ({"mothership_host": "127.0.0.1", "mothership_grpc_port": "9091"}, ["--mothership-host: joining a mothership"]),
+        ({"mothership_host": "", "fleet_host": "f", "fleet_grpc_port": "9092"}, ["--fleet-host: joining a fleet"]),
+        ({"graph_backend": "mlx", "graph_model": "m"}, ["--graph-backend 'mlx': this version extracts keywords"]),
+        ({"graph_mistral_model": "m"}, ["--graph-mistral-model: this version extracts keywords"]),
+        ({"graph_backend": "keyword"}, []),
+        ({"graph_backend": "mlx", "no_graph_extraction": "on"}, []),
+    ],
+)
+def test_what_this_version_cannot_do_is_said_not_refused(launch_line: dict[str, str], said: list[str]) -> None:
+    notices = load(**launch_line).notices
+    assert [notice[: len(start)] for notice, start in zip(notices, said, strict=True)] == said
+
+
+def test_the_env_file_is_plain_assignments(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text('# comment\n A = b=c \n\n=nameless\nnothing\nQ="kept"\nEMPTY=\nNUL=\0\n', encoding="utf-8")
+    assert settings.read_env_file(path) == {"A": "b=c", "Q": '"kept"', "EMPTY": ""}
+    assert settings.read_env_file(tmp_path / "missing") == {}
+    assert settings.read_env_file(tmp_path) == {}
+    path.write_bytes(b"\xff")
+    with pytest.raises(SettingsError, match="repair or remove"):
+        settings.read_env_file(path)
