@@ -133,7 +133,9 @@ def show_question(console: Console, number: int, outcome: Outcome, answer: Json,
             title.append("   needed", style="green")
         shown = Text(excerpt(text, question.question, question.answer, 2 * (console.width - 8)))
         shown.highlight_regex(re.escape(question.answer), "bold green")
-        about = Text("about: " + ", ".join(each["name"] for each in reference["entities"]), style="dim")
+        # Keywords (concepts) are the node's stopgap for passages that came without entities; names say more.
+        entities = [each["name"] for each in reference["entities"] if each["kind"] != "concept"]
+        about = Text("about: " + ", ".join(entities), style="dim")
         for indent, line in ((2, title), (5, shown), (5, about)):
             console.print(Padding(line, (0, 0, 0, indent), expand=False))
     table = Table.grid(padding=(0, 3))
@@ -175,17 +177,18 @@ def percent(outcomes: Sequence[Outcome], channel: str) -> str:
 
 def show_neighbourhood(console: Console, graph: Json) -> None:
     names = {entity["id"]: entity["name"] for entity in graph["entities"]}
-    kinds = {entity["name"]: entity["kind"] for entity in graph["entities"]}
+    centre = next((entity for entity in graph["entities"] if entity["name"] == NEIGHBOUR), None)
     console.print()
     console.rule(Text(f"The graph around {NEIGHBOUR}"), align="left", style="dim")
-    if NEIGHBOUR in kinds:
-        console.print(Text.assemble((NEIGHBOUR, "bold cyan"), f" ({kinds[NEIGHBOUR]})"))
+    if centre is None:
+        console.print(Text("Nothing is known of it."))
+        return
+    console.print(Text.assemble((NEIGHBOUR, "bold cyan"), f" ({centre['kind']})"))
     for edge in graph["relationships"]:
         ends = names.get(edge["subject_id"]), names.get(edge["object_id"])
         # One step only: an edge between two neighbours would blur the picture.
         if NEIGHBOUR in ends and None not in ends:
-            line = Text.assemble("  ", (str(ends[0]), "cyan"), f" {edge['predicate']} ", (str(ends[1]), "cyan"))
-            console.print(line)
-    passages = [document.get("name", document["id"]) for document in graph["documents"]]
-    if passages:
-        console.print(Text(f"Passages: {', '.join(passages)}", style="dim"))
+            console.print(Text.assemble("  ", (str(ends[0]), "cyan"), f" {edge['predicate']} ", (str(ends[1]), "cyan")))
+    titles = {document["id"]: document.get("name", document["id"]) for document in graph["documents"]}
+    passages = [titles.get(each, each) for each in centre["document_ids"]]
+    console.print(Text(f"  in the passages {', '.join(passages)}", style="dim"))

@@ -139,10 +139,10 @@ class Compression:
     def _calibrated(self, codes: Codes, rows: Int64) -> tuple[Depth, Depth]:
         """The depths without and with a filter, `rows` being the queries.
 
-        A filter that has nothing to do with the vectors asks for no more depth than none. One that has, such as one owner
-        with one subject, makes queries look among rows that are all far away. So the second depth is measured with a
-        filter that passes a quarter of the rows, those at one end of the strongest direction, and queries from the other
-        half.
+        A filter that has nothing to do with the vectors asks for no more depth than none. One that has, such as one
+        owner with one subject, makes queries look among rows that are all far away. So the second depth is measured
+        with a filter that passes a quarter of the rows, those at one end of the strongest direction, and queries from
+        the other half.
         """
         queries = self._blocks.vectors(rows)
         live = self._members.passing(None).mask()

@@ -32,7 +32,7 @@ MAX_SQUARED_NORM = float(np.finfo(np.float32).max) / 8
 """Two vectors within this bound are at most √(max/2) apart, so no distance between them overflows float32."""
 
 
-class EngineUnavailable(RuntimeError):  # noqa: N818 - a state of the machine more than a mistake
+class EngineUnavailable(RuntimeError):
     """The engine asked for cannot run here; the message says what is missing and how to get it."""
 
 

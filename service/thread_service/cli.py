@@ -28,13 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _refuse(error, 2)
     # Only now: the libraries behind these take a second to import, which `--help` and a typo need not.
+    from thread_kernels import EngineUnavailable
     from thread_service import app
     from thread_service.errors import ThreadError
     from thread_service.screen import TerminalScreen
 
     try:
         app.serve(loaded.settings, loaded.notices, TerminalScreen())
-    except (ThreadError, OSError) as error:
+    except (ThreadError, EngineUnavailable, OSError) as error:
         return _refuse(error, 1)
     except KeyboardInterrupt:
         return 130

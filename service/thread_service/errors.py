@@ -7,6 +7,7 @@
     ├── TooLarge            413  RESOURCE_EXHAUSTED   a body or message over the limit
     ├── Busy                429  RESOURCE_EXHAUSTED   a bounded queue is full; nothing was taken
     ├── NotReady            503  UNAVAILABLE          the embedding model is loading, or has failed
+    ├── EmbeddingFailed     500  INTERNAL             the model gave no usable vectors (in `models.embedder`)
     ├── StorageFull         507  RESOURCE_EXHAUSTED   the disk is full; nothing was written, reads go on
     └── StoreFailed         500  INTERNAL             the store has stopped writing (a failed fsync, a damaged file)
 

@@ -32,6 +32,6 @@ def configure_logging(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # These narrate every request of their own at INFO.
-    for name in ("httpx", "httpcore", "huggingface_hub", "filelock"):
+    # These narrate their own doings at INFO.
+    for name in ("faiss.loader", "filelock", "httpcore", "httpx", "huggingface_hub"):
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))

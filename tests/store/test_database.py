@@ -168,6 +168,13 @@ def test_a_write_that_ends_the_transaction_stops_the_store(database: Database) -
     assert database.failure is not None
 
 
+def test_maintenance_runs_outside_a_transaction_and_leaves_none(database: Database) -> None:
+    assert database.maintain(lambda connection: connection.in_transaction).result(10) is False
+    with pytest.raises(RuntimeError, match="left a transaction open"):
+        database.maintain(lambda connection: connection.execute("BEGIN") and None).result(10)
+    assert database.write(insert("after")).result(10) == 1
+
+
 def test_close_runs_what_is_queued_and_may_be_repeated(tmp_path: Path) -> None:
     database = Database(tmp_path / "thread.db", schema=SCHEMA)
     gate = Gate(database)

@@ -75,6 +75,7 @@ OTHERS = [
     ("/v1/search", {"query": "q"}, "thread"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "media_type": "video"}}, "thread.media_type"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "scope": "x" * 10_000}}, "thread.scope"),
+    ("/v1/search", {"query": "q", "thread": {**ADA, "scope": " - at `$.inputs`"}}, "thread.scope"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "graph_mode": "narrow"}}, "thread.graph_mode"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "lexical": 1}}, "thread.lexical"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "top_k": "5"}}, "thread.top_k"),

@@ -12,6 +12,15 @@ import pytest
 from thread_service.wire.server import ListenError, listen, run_http
 
 
+def test_it_stops_when_told_to() -> None:
+    async def scenario() -> None:
+        stop = asyncio.Event()
+        stop.set()
+        await asyncio.wait_for(run_http(None, listen("127.0.0.1", 0), stop), 10)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_request_under_way_finish_and_returns(number: signal.Signals) -> None:
     async def slow(scope: Any, receive: Any, send: Any) -> None:
@@ -22,7 +31,7 @@ def test_a_signal_lets_the_request_under_way_finish_and_returns(number: signal.S
         await send({"type": "http.response.body", "body": b"done"})
 
     async def scenario() -> bytes:
-        serving = asyncio.create_task(run_http(slow, [listener]))
+        serving = asyncio.create_task(run_http(slow, [listener], asyncio.Event()))
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"http://127.0.0.1:{listener.getsockname()[1]}/")
         await asyncio.wait_for(serving, 10)

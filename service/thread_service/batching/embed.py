@@ -3,8 +3,8 @@
     submit → TextQueue → owner thread: take a batch → embedder.embed → the futures of all jobs in it
 
 A big job is embedded batch by batch, so a query waits for one batch at most. Batches are what gathered while the last
-one ran. A caller who cancelled is skipped. If a batch of several jobs fails, its
-texts are tried one by one, so that the text at fault fails its own job only.
+one ran. A caller who cancelled is skipped. If a batch of several jobs fails, its texts are tried one by one, so that
+the text at fault fails its own job only.
 """
 
 from __future__ import annotations

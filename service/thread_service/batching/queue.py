@@ -8,6 +8,7 @@ average of theirs, weighted by size.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ class Job:
         self.missing = 0
         self.cut_rows: set[int] = set()
         self._rows: NDArray[np.float32] | None = None
+        self._answered = threading.Lock()
 
     def add(self, row: int, weight: float, vector: NDArray[np.float32]) -> None:
         """Owner thread only: take in one piece's vector, and resolve the future with the last one."""
@@ -44,12 +46,16 @@ class Job:
         for cut in self.cut_rows:
             length = np.linalg.norm(self._rows[cut])
             self._rows[cut] = self._rows[cut] / length if length > 0 else len(vector) ** -0.5
-        if not self.future.done() and self.future.set_running_or_notify_cancel():
+        if self._claim():
             self.future.set_result(self._rows)
 
     def fail(self, error: Exception) -> None:
-        if not self.future.done() and self.future.set_running_or_notify_cancel():
+        if self._claim():
             self.future.set_exception(error)
+
+    def _claim(self) -> bool:
+        """Whether to answer the future: once, though the owner thread and `close` may both want to."""
+        return self._answered.acquire(blocking=False) and self.future.set_running_or_notify_cancel()
 
 
 class Entry:

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thread_service.batching.embed import EmbeddingQueue
-from thread_service.errors import IndexMismatch, NotReady, StorageFull, StoreFailed, ThreadError
+from thread_service.errors import Busy, IndexMismatch, NotReady, StorageFull, StoreFailed, ThreadError
 from thread_service.models.embedder import EmbeddingFailed
 from thread_service.store import contents, graph, links, pending, sql, stamp, vectors
 from thread_service.store.changes import Changes, NewVectors, Purpose
 from thread_service.store.pending import PendingDocument
-from thread_service.store.segments import Location
+from thread_service.store.segments import Location, Segments
 from thread_service.store.store import Store
 from thread_service.text.keywords import keywords
 
@@ -128,7 +128,7 @@ class Indexer:
             try:
                 if self._round():
                     self.nudge()
-            except (NotReady, StorageFull, IndexMismatch) as error:
+            except (NotReady, Busy, StorageFull, IndexMismatch) as error:
                 self._pause(error)
             except StoreFailed:
                 log.exception("indexing stopped: the store has failed")
@@ -178,10 +178,10 @@ class Indexer:
             return False
         self._embed(found)
         said = {document.document_key: self._contribution(document) for document in batch}
-        with self._store.appending:
-            located = [self._append(content) for content in found]
+        with self._store.appending() as segments:
+            located = [_append(segments, content) for content in found]
             if any(located):
-                self._store.segments.sync()
+                segments.sync()
             done = self._store.write(
                 lambda connection, changes: self._commit_documents(
                     connection, batch, list(zip(found, located, strict=True)), said, changes
@@ -251,20 +251,6 @@ class Indexer:
             return
         for index, vector in zip(missing, embedded, strict=True):
             content.vectors[index] = vector
-
-    def _append(self, content: _Content) -> dict[int, Location]:
-        """Write the vectors of one content behind the open segments; partition index → location."""
-        if content.failure is not None:
-            return {}
-        located: dict[int, Location] = {}
-        by_width: dict[int, list[int]] = {}
-        for index, vector in enumerate(content.vectors):
-            if vector is not None:
-                by_width.setdefault(len(vector), []).append(index)
-        for indices in by_width.values():
-            rows = np.stack([_row(content.vectors[index]) for index in indices])
-            located.update(zip(indices, self._store.segments.append(rows), strict=True))
-        return located
 
     def _contribution(self, document: PendingDocument) -> graph.Contribution:
         said = document.said
@@ -353,9 +339,9 @@ class Indexer:
         if not batch:
             return False
         rows = self._embedding.submit([edge.text for edge in batch], "document").result()
-        with self._store.appending:
-            locations = self._store.segments.append(rows)
-            self._store.segments.sync()
+        with self._store.appending() as segments:
+            locations = segments.append(rows)
+            segments.sync()
             self._store.write(
                 lambda connection, changes: self._commit_edges(connection, batch, rows, locations, changes)
             ).result()
@@ -420,3 +406,18 @@ class Indexer:
 def _row(vector: Vectors | None) -> Vectors:
     assert vector is not None
     return vector
+
+
+def _append(segments: Segments, content: _Content) -> dict[int, Location]:
+    """Write the vectors of one content behind the open segments; partition index → location."""
+    if content.failure is not None:
+        return {}
+    located: dict[int, Location] = {}
+    by_width: dict[int, list[int]] = {}
+    for index, vector in enumerate(content.vectors):
+        if vector is not None:
+            by_width.setdefault(len(vector), []).append(index)
+    for indices in by_width.values():
+        rows = np.stack([_row(content.vectors[index]) for index in indices])
+        located.update(zip(indices, segments.append(rows), strict=True))
+    return located

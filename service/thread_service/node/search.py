@@ -11,7 +11,6 @@ show         best first, at most three passages of a document while others fill 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -27,9 +26,7 @@ from thread_service.errors import InvalidRequest
 from thread_service.node.operations import (
     TOP_K_DEFAULT,
     TOP_K_MAX,
-    EntityRef,
     GraphMode,
-    GroupRef,
     MediaType,
     Passage,
     RelationshipRef,
@@ -37,6 +34,7 @@ from thread_service.node.operations import (
     SearchRequest,
     Trace,
 )
+from thread_service.node.showing import Showing, reference
 from thread_service.node.work import Work
 from thread_service.search import evidence as graph_evidence
 from thread_service.search import ranking
@@ -45,16 +43,13 @@ from thread_service.store.graph_cache import Links
 from thread_service.store.resident import ResidentTable
 from thread_service.store.store import Store
 from thread_service.store.words import WordIndex
-from thread_service.text.ids import partition_id
 from thread_service.text.mentions import candidate_names, name_key, query_names
-from thread_service.text.tokens import tokens
 
 log = logging.getLogger(__name__)
 
 LEXICAL_ROWS = 200
 EVIDENT_DOCUMENTS = 256
 EVIDENT_ROWS = 1_024
-ENTITIES_SHOWN = 8
 QUERY_CHARACTERS_MAX = 8_192
 """Words and names are looked for in this much of a query; all of it is embedded."""
 
@@ -194,7 +189,7 @@ class Searching:
             distances = ranking.with_evidence(plain, shares)
             preferred = np.isin(rows.contents, resident.contents_of_documents(np.array(wanted, dtype=np.int64)))
             positions = ranking.order(distances, rows.partitions, preferred)
-            shower = _Shower(connection, links, prepared.owner_key, eligible, found.evidence.strengths)
+            shower = Showing(connection, links, prepared.owner_key, eligible, found.evidence.strengths)
             passages: list[Passage] = []
             shown: list[int] = []
             for position in ranking.diversify(positions, rows.contents, top_k):
@@ -343,7 +338,7 @@ class Searching:
         names = lookup.entity_names(connection, {*found.matched, *ends}, owner_key)
         weights = lookup.edge_weights(connection, [edge.relationship_key for edge in found.edges], owner_key)
         return Trace(
-            entities=tuple(_reference(names[key]) for key in found.matched if key in names),
+            entities=tuple(reference(names[key]) for key in found.matched if key in names),
             relationships=tuple(
                 RelationshipRef(
                     edge.relationship_id,
@@ -357,83 +352,6 @@ class Searching:
             ),
             expanded_documents=expanded,
         )
-
-
-class _Shower:
-    """Turns rows into passages, looking at the store once more: what may no longer be read is not shown."""
-
-    def __init__(
-        self,
-        connection: apsw.Connection,
-        links: Links,
-        owner_key: int | None,
-        eligible: BitMap,
-        strengths: graph_evidence.Strengths,
-    ) -> None:
-        self._connection = connection
-        self._links = links
-        self._owner_key = owner_key
-        self._eligible = eligible
-        self._strengths = strengths
-        self._documents: dict[int, lookup.ShownDocument | None] = {}
-        self._groups: dict[int, GroupRef] = {}
-        self._about: list[tuple[int, bool]] = []
-
-    def show(self, partition_key: int, content_key: int, distance: float) -> Passage | None:
-        """The passage, its entities still to be named."""
-        if content_key not in self._documents:
-            self._documents[content_key] = lookup.shown_document(
-                self._connection, content_key, self._owner_key, self._eligible
-            )
-        document = self._documents[content_key]
-        found = lookup.passage(self._connection, partition_key)
-        if document is None or found is None:
-            return None
-        ordinal, text, media_type, partition_count = found
-        self._about.append((document.document_key, partition_count > 1))
-        return Passage(
-            partition_id=partition_id(document.document_id, ordinal),
-            document_id=document.document_id,
-            owner_id=document.owner_id,
-            name=document.name,
-            text=text,
-            media_type=media_type,
-            distance=distance,
-            entities=(),
-            group=None if document.group_key is None else self._group(document.group_key),
-        )
-
-    def named(self, passages: Sequence[Passage]) -> list[Passage]:
-        """The passages with the entities they are about: names before keywords, most evident first, then asserted
-        before mentioned, rarer before commoner."""
-        listed = self._links.entities_of(key for key, _ in self._about)
-        keys = {link.entity_key for links in listed.values() for link in links}
-        names = lookup.entity_names(self._connection, keys, self._owner_key)
-        frequencies = {key: len(documents) for key, documents in self._links.documents_of(names).items()}
-        named: list[Passage] = []
-        for passage, (document_key, is_one_of_many) in zip(passages, self._about, strict=True):
-            links = [link for link in listed[document_key] if link.entity_key in names]
-            if is_one_of_many:
-                words = f" {' '.join(tokens(passage.text))} "
-                links = [link for link in links if f" {names[link.entity_key].name_key} " in words] or links
-            links.sort(
-                key=lambda link: (
-                    link.standing == 0,
-                    -self._strengths.get(link.entity_key, 0.0),
-                    -link.standing,
-                    frequencies[link.entity_key],
-                    link.entity_key,
-                )
-            )
-            references = tuple(_reference(names[link.entity_key]) for link in links[:ENTITIES_SHOWN])
-            named.append(dataclasses.replace(passage, entities=references))
-        return named
-
-    def _group(self, group_key: int) -> GroupRef:
-        if group_key not in self._groups:
-            group = registry.group_by_key(self._connection, group_key)
-            self._groups[group_key] = GroupRef(group.group_id, group.label, group.description, group.tags)
-        return self._groups[group_key]
 
 
 def _candidates(connection: apsw.Connection, owner_key: int | None, request: SearchRequest) -> tuple[str, ...]:
@@ -477,7 +395,3 @@ def _join(*parts: _Rows) -> _Rows:
         np.concatenate([part.distances for part in parts]),
         np.concatenate([part.cosines for part in parts]),
     )
-
-
-def _reference(entity: lookup.EntityName) -> EntityRef:
-    return EntityRef(entity.entity_id, entity.spelling, entity.kind)

@@ -254,6 +254,8 @@ class Database:
     def _alone(self, job: _Job) -> None:
         try:
             job.result = job.work(self._writer)
+            if self._writer.in_transaction:
+                raise RuntimeError("maintenance left a transaction open")
         except BaseException as error:
             self._abandon([job], error)
 

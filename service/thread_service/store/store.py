@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -50,8 +50,7 @@ class Store:
         self.database = Database(directory.database, schema=SCHEMA, vfs=vfs, on_failure=on_failure)
         self.segments = Segments(directory.vectors, files or OsFiles())
         self.resident = Resident(engine)
-        self.appending = threading.Lock()
-        """Held from the append of vectors to their commit, so that nothing is cleared in between."""
+        self._appending = threading.Lock()
         with self.read() as connection:
             self.segments.open(vectors.committed(connection))
             self.resident.load(connection, self.segments)
@@ -70,6 +69,21 @@ class Store:
             lambda connection: work(connection, changes), publish=lambda _: self.resident.publish(changes)
         )
 
+    @contextmanager
+    def appending(self) -> Iterator[Segments]:
+        """From the append of vectors to their commit: nothing is cleared in between, and rows whose commit failed are
+        free space again. A segment that cannot be written stops the whole store."""
+        with self._appending:
+            try:
+                yield self.segments
+            except StoreFailed as error:
+                self.database.fail(error)
+                raise
+            except BaseException:
+                with self.read() as connection:
+                    self.segments.rollback(vectors.committed(connection))
+                raise
+
     def clear(self, before: Callable[[apsw.Connection], T]) -> T:
         """Empty everything but the node's id; answers what `before` saw. Blocking."""
 
@@ -80,9 +94,9 @@ class Store:
             changes.cleared = True
             return seen
 
-        with self.appending:
+        with self.appending() as segments:
             seen = self.write(work).result()
-            self.segments.clear()
+            segments.clear()
         return seen
 
     def close(self) -> None:

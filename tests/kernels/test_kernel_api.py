@@ -1,0 +1,68 @@
+"""The public names, the choice of an engine, and the block count."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import thread_kernels
+from thread_kernels import EngineUnavailable, block_count, create_engine, dispatch
+
+
+def test_the_public_names_are_these() -> None:
+    assert thread_kernels.__all__ == [
+        "MAX_SQUARED_NORM",
+        "Device",
+        "Engine",
+        "EngineUnavailable",
+        "Filter",
+        "Hits",
+        "Rescored",
+        "RowSet",
+        "Table",
+        "block_count",
+        "create_engine",
+    ]
+    assert all(hasattr(thread_kernels, name) for name in thread_kernels.__all__)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_machine_with_faiss_gets_the_cpu_engine(device: dispatch.Device) -> None:
+    assert create_engine(device).name == "cpu"
+
+
+def test_an_explicit_wish_for_cuda_is_not_quietly_answered_with_a_cpu() -> None:
+    with pytest.raises(EngineUnavailable, match=r"no CUDA engine.*device cpu"):
+        create_engine("cuda")
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_without_faiss_the_error_names_the_command(device: dispatch.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
+    with pytest.raises(EngineUnavailable, match=r"pip install 'thread-node\[cpu\]'"):
+        create_engine(device)
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ValueError, match="auto, cpu, cuda, not 'tpu'"):
+        create_engine("tpu")  # type: ignore[arg-type]
+
+
+def test_importing_the_package_loads_no_engine() -> None:
+    """Commands that never search should not wait for FAISS, nor fail without it."""
+    code = "import sys, thread_kernels, thread_kernels.reference; sys.exit('faiss' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("width", "blocks"), [(1, 1), (17, 1), (15, 15), (16, 16), (24, 12), (34, 2), (384, 16), (1000, 10), (1024, 16)]
+)
+def test_block_count_is_the_greatest_divisor_up_to_16(width: int, blocks: int) -> None:
+    assert block_count(width) == blocks
+
+
+def test_block_count_refuses_a_width_without_components() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        block_count(0)
