@@ -26,24 +26,25 @@ from numpy.typing import NDArray
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.models.embedder import Role
-from thread_service.node import search as searching
 from thread_service.node.node import Node
 from thread_service.node.operations import DocumentIn, EntityIn, RelationshipIn, SearchRequest
+from thread_service.node.search import Searching
+from thread_service.node.showing import Showing
 
 DOCUMENTS = 10_000
 ROUNDS = 3
 NOISE = 0.5
 """Length of what is added to an original's unit vector: a copy has a cosine of about 0.9 with it."""
 PHASES = {
-    "prepare (beside the embedding)": (searching.Searching, "_prepare"),
-    "rank, everything below": (searching.Searching, "_rank"),
-    "scan": (searching.Searching, "_survivors"),
-    "rescore": (searching.Searching, "_rescore"),
-    "evidence": (searching.Searching, "_evidence"),
-    "joining": (searching.Searching, "_joining"),
-    "show: passages": (searching._Shower, "show"),
-    "show: entities": (searching._Shower, "named"),
-    "trace": (searching.Searching, "_trace"),
+    "prepare (beside the embedding)": (Searching, "_prepare"),
+    "rank, everything below": (Searching, "_rank"),
+    "scan": (Searching, "_survivors"),
+    "rescore": (Searching, "_rescore"),
+    "evidence": (Searching, "_evidence"),
+    "joining": (Searching, "_joining"),
+    "show: passages": (Showing, "show"),
+    "show: entities": (Showing, "named"),
+    "trace": (Searching, "_trace"),
 }
 _MARK = re.compile(r" copy\d+x")
 

@@ -70,6 +70,11 @@ class Depth:
         depth = np.exp(np.interp(np.log(max(k, 1)), counts, depths)) * max(largest, 1.0)
         return max(k, int(np.ceil(depth)))
 
+    def or_deeper(self, other: Depth) -> Depth:
+        """The deeper of two depths, for every count that both can answer."""
+        both = zip(self.measured, other.measured, strict=False)
+        return Depth(tuple((count, max(one, two)) for (count, one), (_, two) in both))
+
 
 def calibrate(codes: Codes, queries: Float32, rows: Int64, truth: Sequence[Int64], mask: Bool | None) -> Depth:
     """The depth at which the mean recall over float32[q, width] `queries` reaches its target, for each calibrated
@@ -78,6 +83,8 @@ def calibrate(codes: Codes, queries: Float32, rows: Int64, truth: Sequence[Int64
     The queries are int64[q] `rows` of the table. `truth` has the rows nearest to each, nearest first and without
     itself: as many as the largest count, or as there are.
     """
+    if not len(queries):
+        return Depth(())
     found = codes.nearest(queries, _DEEPEST + 1, mask)
     found = [each[each != own][:_DEEPEST] for each, own in zip(found, rows, strict=True)]
     measured: list[tuple[int, int]] = []

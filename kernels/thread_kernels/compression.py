@@ -155,7 +155,7 @@ class Compression:
         if live is not None:
             near_end &= live[: codes.rows]
         far = queries @ strongest > np.median(places)
-        return depth, self._depth(codes, queries[far], rows[far], near_end)
+        return depth, depth.or_deeper(self._depth(codes, queries[far], rows[far], near_end))
 
     def _depth(self, codes: Codes, queries: Float32, rows: Int64, mask: Bool | None) -> Depth:
         pieces = self._unless_closed(self._blocks.scan(0, codes.rows, mask))

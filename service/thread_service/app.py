@@ -26,7 +26,7 @@ from thread_service.models.local import local_embedder
 from thread_service.node.node import Node
 from thread_service.node.operations import EmbedderHealth
 from thread_service.settings import Settings
-from thread_service.store import sql
+from thread_service.store import stamp
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
 from thread_service.wire.http import create_app
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 _DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 CPU_BATCH_BYTES = 4_096
-"""Text in one call to a model on the CPU: small enough that a query waits about a quarter of a second behind documents."""
+"""Text in one call to a model on the CPU: a query waits about a quarter of a second behind documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,9 @@ def _choose_model(settings: Settings, store: Store) -> tuple[str, str]:
     if settings.embedding_model:
         return settings.embedding_model, "asked for by --embedding-model"
     with store.read() as connection:
-        stored = sql.value(connection, "SELECT model FROM stamp")
+        stored = stamp.stored_model(connection)
     if stored is not None:
-        return str(stored), "it wrote the index"
+        return stored, "it wrote the index"
     return _DEFAULT_MODEL, "the default without CUDA"
 
 

@@ -27,6 +27,8 @@ def clustered(rows: int, width: int = WIDTH, seed: int = 1) -> np.ndarray:
 
 VECTORS = clustered(ROWS)
 QUERIES = clustered(100, seed=2)
+FEW = clustered(4_000, 48)
+FEW_QUERIES = clustered(100, 48, seed=2)
 
 
 @pytest.fixture(scope="module")
@@ -72,19 +74,22 @@ def test_recall_without_a_filter(compressed: CpuTable, k: int, code_scans: list[
 @pytest.mark.parametrize("passing", ["half", "one side", "one cluster"])
 def test_recall_with_a_filter(compressed: CpuTable, k: int, passing: str, code_scans: list[int]) -> None:
     basis = np.random.default_rng(0).standard_normal((128, WIDTH))
+    queries = QUERIES[QUERIES @ basis[0] > 0]  # all of them far from the rows of one side
     rows = {
         "half": np.arange(0, ROWS, 2),
-        "one side": np.sort(np.argsort(VECTORS @ basis[0])[: ROWS // 2]),
+        "one side": np.sort(np.argsort(VECTORS @ basis[0])[: ROWS // 4]),
         "one cluster": np.sort(np.argsort(-VECTORS @ VECTORS[7])[: ROWS // 2]),
     }[passing]
     members = compressed.row_set()
     members.add(rows)
 
-    found = compressed.search(QUERIES, k, [Filter.any_of(members)] * len(QUERIES))
+    found = compressed.search(queries, k, [Filter.any_of(members)] * len(queries))
 
-    assert recall(found, exact(VECTORS, QUERIES, k, rows)) >= 0.95
+    assert recall(found, exact(VECTORS, queries, k, rows)) >= 0.95
     assert all(np.isin(hits.rows, rows).all() for hits in found)
-    assert code_scans
+    current = compressed.compression.current
+    assert code_scans == [current.filtered_depth.of(k)]
+    assert code_scans[0] >= current.depth.of(k)
 
 
 def test_a_narrow_filter_is_answered_exactly(compressed: CpuTable, code_scans: list[int]) -> None:
@@ -105,15 +110,15 @@ def test_distances_are_exact_and_ascend(compressed: CpuTable) -> None:
 
 
 def test_rows_after_the_codes_are_found_and_removed_ones_are_not(code_scans: list[int]) -> None:
-    table = CpuTable(WIDTH, compress_above=ROWS // 2)
-    table.append(VECTORS)
+    table = CpuTable(48, compress_above=1_000)
+    table.append(FEW)
     assert table.compression.wait(timeout_s=120)
     code_scans.clear()
 
-    new = table.append(QUERIES)
+    new = table.append(FEW_QUERIES)
     table.remove([3, new[5]])
 
-    hits = table.search(np.concatenate([QUERIES, VECTORS[2:4]]), 10, [None] * 102)
+    hits = table.search(np.concatenate([FEW_QUERIES, FEW[2:4]]), 10, [None] * 102)
     assert code_scans
     assert [each.rows[0] for each in hits[:5]] == list(new[:5])
     assert not hits[0].distances[0]
@@ -134,28 +139,28 @@ def test_searches_and_appends_go_on_exactly_while_the_codebook_is_trained(
 
     original = compression.plain
     monkeypatch.setattr(compression, "plain", slow)
-    table = CpuTable(WIDTH, compress_above=ROWS // 2)
-    table.append(VECTORS[: ROWS - 100])
+    table = CpuTable(48, compress_above=1_000)
+    table.append(FEW[:3_900])
     assert started.wait(60)
 
     assert not table.compression.wait(timeout_s=0)
-    table.append(VECTORS[ROWS - 100 :])
-    found = table.search(QUERIES, 10, [None] * len(QUERIES))
-    for hits, expected in zip(found, exact(VECTORS, QUERIES, 10, np.arange(ROWS)), strict=True):
+    table.append(FEW[3_900:])
+    found = table.search(FEW_QUERIES, 10, [None] * len(FEW_QUERIES))
+    for hits, expected in zip(found, exact(FEW, FEW_QUERIES, 10, np.arange(4_000)), strict=True):
         np.testing.assert_array_equal(hits.rows, expected)
     assert not code_scans
 
     finish.set()
     assert table.compression.wait(timeout_s=120)
     code_scans.clear()
-    table.search(QUERIES[:1], 10, [None])
+    table.search(FEW_QUERIES[:1], 10, [None])
     assert code_scans
     table.close()
 
 
 def test_a_growing_table_catches_up_calibrates_again_and_trains_again() -> None:
     table = CpuTable(32, compress_above=1_000)
-    vectors = clustered(24_000, 32)
+    vectors = clustered(12_000, 32)
 
     def grow(rows: int) -> compression.Compressed:
         table.append(vectors[table.row_count : rows])
@@ -181,11 +186,11 @@ def test_a_growing_table_catches_up_calibrates_again_and_trains_again() -> None:
 
 @pytest.mark.parametrize(
     "vectors",
-    [np.random.default_rng(0).standard_normal((12_000, 64), dtype=np.float32), np.ones((12_000, 64), dtype=np.float32)],
+    [np.random.default_rng(0).standard_normal((6_000, 64), dtype=np.float32), np.ones((6_000, 64), dtype=np.float32)],
     ids=["noise", "all equal"],
 )
 def test_vectors_that_codes_cannot_tell_apart_are_still_found(vectors: np.ndarray) -> None:
-    table = CpuTable(64, compress_above=5_000)
+    table = CpuTable(64, compress_above=1_000)
     table.append(vectors)
     assert table.compression.wait(timeout_s=120)
     queries = np.random.default_rng(1).standard_normal((100, 64), dtype=np.float32)
@@ -193,23 +198,23 @@ def test_vectors_that_codes_cannot_tell_apart_are_still_found(vectors: np.ndarra
     found = table.search(queries, 10, [None] * 100)
 
     if vectors.std():
-        assert recall(found, exact(vectors, queries, 10, np.arange(12_000))) >= 0.97
+        assert recall(found, exact(vectors, queries, 10, np.arange(6_000))) >= 0.97
     else:
         assert all(hits.rows.tolist() == list(range(10)) for hits in found)
     table.close()
 
 
 def test_a_small_or_narrow_or_shrunken_table_is_scanned_exactly(code_scans: list[int]) -> None:
-    small, narrow, shrunken = CpuTable(WIDTH), CpuTable(31, 1_000), CpuTable(WIDTH, ROWS - 1)
-    small.append(VECTORS)
-    narrow.append(VECTORS[:5_000, :31])
-    shrunken.append(VECTORS)
+    small, narrow, shrunken = CpuTable(48), CpuTable(31, 1_000), CpuTable(48, 3_999)
+    small.append(FEW)
+    narrow.append(FEW[:, :31])
+    shrunken.append(FEW)
     assert shrunken.compression.wait(timeout_s=120)
     code_scans.clear()
     shrunken.remove([0])
     for table in (small, narrow, shrunken):
         assert table.compression.wait(timeout_s=120)
-        table.search(QUERIES[:, : table.width], 10, [None] * 100)
+        table.search(FEW_QUERIES[:, : table.width], 10, [None] * 100)
         table.close()
     assert not code_scans
 
@@ -221,15 +226,15 @@ def test_a_failed_training_is_reported_and_searches_stay_exact(
         raise MemoryError("no room")
 
     monkeypatch.setattr(compression, "plain", broken)
-    table = CpuTable(WIDTH, compress_above=1_000)
-    table.append(VECTORS[:2_000])
+    table = CpuTable(48, compress_above=1_000)
+    table.append(FEW[:2_000])
 
     with pytest.raises(RuntimeError, match="codes of the table"):
         table.compression.wait(timeout_s=120)
-    table.append(VECTORS[2_000:3_000])
-    found = table.search(QUERIES, 10, [None] * 100)
+    table.append(FEW[2_000:3_000])
+    found = table.search(FEW_QUERIES, 10, [None] * 100)
 
-    for hits, expected in zip(found, exact(VECTORS, QUERIES, 10, np.arange(3_000)), strict=True):
+    for hits, expected in zip(found, exact(FEW, FEW_QUERIES, 10, np.arange(3_000)), strict=True):
         np.testing.assert_array_equal(hits.rows, expected)
     assert [record.message for record in caplog.records] == ["no codes for a table of 2000 rows; it is scanned exactly"]
 
@@ -244,8 +249,8 @@ def test_closing_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(sample)
 
     monkeypatch.setattr(compression, "plain", slow)
-    table = CpuTable(WIDTH, compress_above=1_000)
-    table.append(VECTORS[:2_000])
+    table = CpuTable(48, compress_above=1_000)
+    table.append(FEW[:2_000])
     assert started.wait(60)
 
     closer = Thread(target=table.close)
@@ -255,9 +260,9 @@ def test_closing_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert not closer.is_alive()
     table.close()
-    table.append(VECTORS[2_000:])
+    table.append(FEW[2_000:])
     assert table.compression.wait(timeout_s=0)
-    assert len(table.search(QUERIES[:1], 10, [None])[0].rows) == 10
+    assert len(table.search(FEW_QUERIES[:1], 10, [None])[0].rows) == 10
 
 
 def test_a_depth_grows_with_k_and_ends_where_the_codes_do() -> None:
@@ -267,3 +272,8 @@ def test_a_depth_grows_with_k_and_ends_where_the_codes_do() -> None:
     assert Depth(((10, 40),)).of(10) == 40
     assert Depth(((10, 40),)).of(11) is None
     assert Depth(()).of(1) is None
+
+
+def test_the_deeper_of_two_depths_answers_what_both_answer() -> None:
+    one, two = Depth(((10, 40), (100, 250), (1_000, 1_600))), Depth(((10, 90), (100, 200)))
+    assert one.or_deeper(two) == two.or_deeper(one) == Depth(((10, 90), (100, 250)))

@@ -94,7 +94,7 @@ def test_batch_files_every_input_with_what_the_parallel_lists_say(client: Client
             gate=True,
             wait=True,
         ),
-        ops.LibraryRequest("ada"),
+        ops.LibraryRequest("ada", include_documents=False),
     ]
 
 

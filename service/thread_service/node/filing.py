@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 import apsw
-import numpy as np
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import Busy, InvalidRequest
 from thread_service.node.indexing import Indexer
-from thread_service.node.operations import DocumentIn, Filed, FileRequest
+from thread_service.node.operations import COMPONENT_MAX, DocumentIn, Filed, FileRequest, is_usable
 from thread_service.node.work import Work
 from thread_service.store import contents, documents, pending, registry, stamp
 from thread_service.store.changes import Changes
@@ -44,22 +43,25 @@ class Filing:
         """Errors: InvalidRequest, NotReady (the model is needed and loading), IndexMismatch, Busy, StorageFull."""
         for index, document in enumerate(request.documents):
             _check(index, document)
-        if self._indexer.pending_documents + len(request.documents) > self._pending_documents_max:
-            raise Busy(
-                f"{self._indexer.pending_documents} documents wait to be indexed; nothing of this request was taken."
-                " Send it again later.",
-                retry_after_seconds=5,
-            )
         accepted = await self._work.commit(
             self._store, lambda connection, changes: self._accept(connection, request, changes)
         )
-        self._indexer.added(accepted.sequences)
-        tokens = await self._work.run(lambda: self._embedding.embedder.count_tokens(accepted.texts_to_embed))
+        self._indexer.nudge()
+        tokens = 0
+        if accepted.texts_to_embed:
+            tokens = await self._work.run(lambda: self._embedding.embedder.count_tokens(accepted.texts_to_embed))
         if request.wait:
             await self._indexer.settled(accepted.sequences)
         return Filed(tuple(accepted.document_ids), tuple(accepted.outcomes), tokens)
 
     def _accept(self, connection: apsw.Connection, request: FileRequest, changes: Changes) -> _Accepted:
+        room = self._pending_documents_max - pending.count(connection, self._pending_documents_max)
+        if len(request.documents) > room:
+            raise Busy(
+                f"There is room for {room} more documents in the queue and the request has {len(request.documents)};"
+                " nothing of it was taken. Send it again later, or in smaller parts.",
+                retry_after_seconds=5,
+            )
         owner_key = registry.ensure_owner(connection, request.owner_id or f"{self._store.node_id.lower()}-thread")
         group = self._group(connection, owner_key, request, changes)
         accepted = _Accepted()
@@ -191,15 +193,11 @@ def _check(index: int, document: DocumentIn) -> None:
                 f" up to {CALLER_WIDTH_MAX}.",
             )
     for ordinal, part in enumerate(document.partitions):
-        if part.embedding is not None and not _is_usable(part.embedding):
+        if part.embedding is not None and not is_usable(part.embedding):
             raise InvalidRequest.field(
-                f"partitions[{index}][{ordinal}].embedding", "holds NaN, infinity or a number beyond 1e15."
+                f"partitions[{index}][{ordinal}].embedding",
+                f"holds NaN, infinity or a number beyond {COMPONENT_MAX:g}.",
             )
-
-
-def _is_usable(vector: np.ndarray[tuple[int], np.dtype[np.float32]]) -> bool:
-    # Squared distances stay finite in float32 up to this size, whatever the width.
-    return bool(np.isfinite(vector).all() and (np.abs(vector) <= 1e15).all())
 
 
 def _urls(document: DocumentIn) -> list[str | None] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -77,20 +77,12 @@ class Indexer:
         self._waiters: list[_Waiter] = []
         self._is_closing = False
         self._is_nudged = True
-        with store.read() as connection:
-            self.pending_documents = pending.count(connection)
         self.failed_documents = 0
         self._last_complaint = ""
         self._thread = threading.Thread(target=self._run, name="indexing", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
-
-    def added(self, sequences: Sequence[int]) -> None:
-        """New pending documents were committed."""
-        with self._condition:
-            self.pending_documents += len(sequences)
-        self.nudge()
 
     def nudge(self) -> None:
         """There is work: something was committed, or the model became ready."""
@@ -163,9 +155,13 @@ class Indexer:
         if has_model:
             more |= self._embed_edges()
         self._answer_waiters()
-        if not (has_model or more) and self.pending_documents:
+        if not (has_model or more) and self._has_pending():
             self._embedding.check_ready()
         return more
+
+    def _has_pending(self) -> bool:
+        with self._store.read() as connection:
+            return pending.count(connection, limit=1) > 0
 
     # ------------------------------------------------------------------------------------------ documents
 
@@ -182,13 +178,11 @@ class Indexer:
             located = [_append(segments, content) for content in found]
             if any(located):
                 segments.sync()
-            done = self._store.write(
+            self._store.write(
                 lambda connection, changes: self._commit_documents(
                     connection, batch, list(zip(found, located, strict=True)), said, changes
                 )
             ).result()
-        with self._condition:
-            self.pending_documents -= done
         return True
 
     def _bounded(self, connection: apsw.Connection, batch: list[PendingDocument]) -> list[PendingDocument]:
@@ -273,8 +267,8 @@ class Indexer:
         embedded: list[tuple[_Content, dict[int, Location]]],
         said: dict[int, graph.Contribution],
         changes: Changes,
-    ) -> int:
-        """The transaction of a round; how many places in the queue it finished."""
+    ) -> None:
+        """The transaction of a round."""
         for content, located in embedded:
             if content.failure is not None:
                 contents.mark_failed(connection, content.content_key, content.failure)
@@ -282,18 +276,15 @@ class Indexer:
                 log.warning("content %d cannot be searched: %s", content.content_key, content.failure)
             elif contents.mark_ready(connection, content.content_key):
                 self._record(connection, content, located, changes)
-        done = 0
         for document in batch:
             if not pending.finish(connection, document.sequence):
                 continue
-            done += 1
             state = sql.value(connection, "SELECT state FROM contents WHERE content_key = ?", (document.content_key,))
             graph.retract(connection, document.document_key, changes)
             if state == "ready":
                 graph.contribute(connection, document.document_key, said[document.document_key], changes)
                 links.mark(connection, document.document_key)
             contents.refresh_readers(connection, document.content_key, changes)
-        return done
 
     def _record(
         self, connection: apsw.Connection, content: _Content, located: dict[int, Location], changes: Changes

@@ -51,29 +51,34 @@ class Library:
         with self._store.read() as connection:
             owner_key = registry.owner_key(connection, request.owner_id)
             if request.document_ids:
-                wanted = _group_ids_holding(connection, owner_key, request.document_ids)
-                return LibraryAnswer(tuple(self._groups(connection, owner_key, wanted, include_available=True)))
+                keys = _groups_holding(connection, owner_key, request.document_ids)
+                return LibraryAnswer(tuple(self._group(connection, key, owner_key, request) for key in keys))
             ids = _group_ids(connection, owner_key, request)
             page = ids if request.limit <= 0 else ids[: request.limit]
-            groups = self._groups(connection, owner_key, page, include_available=request.include_available)
-            return LibraryAnswer(tuple(groups), has_more=len(page) < len(ids))
+            # All readable groups of one id are on one page: the cursor is the id.
+            groups = tuple(
+                self._group(connection, group.group_key, owner_key, request)
+                for group_id in page
+                for group in registry.groups_by_id(connection, group_id)
+                if group.owner_key == owner_key or (request.include_available and group.access == "available")
+            )
+            return LibraryAnswer(groups, has_more=len(page) < len(ids))
 
-    def _groups(
-        self, connection: apsw.Connection, owner_key: int | None, group_ids: Iterable[str], *, include_available: bool
-    ) -> list[LibraryGroup]:
-        found: list[LibraryGroup] = []
-        for group_id in group_ids:
-            for group in registry.groups_by_id(connection, group_id):
-                is_own = group.owner_key == owner_key
-                if is_own or (include_available and group.access == "available"):
-                    found.append(self._group(connection, group, is_own=is_own))
-        return found
-
-    def _group(self, connection: apsw.Connection, group: registry.Group, *, is_own: bool) -> LibraryGroup:
-        statement = (
-            "SELECT document_id, owner_id, name, created_at FROM document_groups JOIN documents USING (document_key)"
-            " JOIN owners USING (owner_key) WHERE group_key = ? AND (? OR access = 'available') ORDER BY document_id"
-        )
+    def _group(
+        self, connection: apsw.Connection, group_key: int, owner_key: int | None, request: LibraryRequest
+    ) -> LibraryGroup:
+        group = registry.group_by_key(connection, group_key)
+        documents: tuple[LibraryDocument, ...] = ()
+        if request.include_documents:
+            statement = (
+                "SELECT document_id, owner_id, name, created_at FROM document_groups"
+                " JOIN documents USING (document_key) JOIN owners USING (owner_key)"
+                " WHERE group_key = ? AND (owner_key = ? OR access = 'available') ORDER BY document_id"
+            )
+            documents = tuple(
+                LibraryDocument(document_id, self._url(document_id), owner_id, name, created_at)
+                for document_id, owner_id, name, created_at in sql.rows(connection, statement, (group_key, owner_key))
+            )
         return LibraryGroup(
             group_id=group.group_id,
             label=group.label,
@@ -81,12 +86,7 @@ class Library:
             access="available" if group.access == "available" else "restricted",
             description=group.description,
             tags=group.tags,
-            documents=tuple(
-                LibraryDocument(document_id, self._url(document_id), owner_id, name, created_at)
-                for document_id, owner_id, name, created_at in sql.rows(
-                    connection, statement, (group.group_key, is_own)
-                )
-            ),
+            documents=documents,
         )
 
     # ------------------------------------------------------------------------------------------ contents
@@ -190,14 +190,15 @@ def _group_ids(connection: apsw.Connection, owner_key: int | None, request: Libr
     return [group_id for (group_id,) in rows]
 
 
-def _group_ids_holding(connection: apsw.Connection, owner_key: int | None, document_ids: Iterable[str]) -> list[str]:
+def _groups_holding(connection: apsw.Connection, owner_key: int | None, document_ids: Iterable[str]) -> list[int]:
+    """Readable groups that hold a readable document of any of the ids, in order of group id."""
     statement = (
-        "SELECT DISTINCT group_id FROM documents d JOIN document_groups USING (document_key)"
+        "SELECT DISTINCT group_key, group_id FROM documents d JOIN document_groups USING (document_key)"
         " JOIN groups g USING (group_key) WHERE document_id IN (SELECT value FROM json_each(?1))"
-        " AND (d.owner_key = ?2 OR d.access = 'available') ORDER BY group_id"
+        " AND (d.owner_key = ?2 OR d.access = 'available') AND (g.owner_key = ?2 OR g.access = 'available')"
+        " ORDER BY group_id, group_key"
     )
-    wanted = msgspec.json.encode(list(document_ids)).decode()
-    return [*sql.column(connection, statement, (wanted, owner_key))]
+    return [key for key, _ in sql.rows(connection, statement, (sql.array(document_ids), owner_key))]
 
 
 def _count(connection: apsw.Connection) -> Cleared:

@@ -20,11 +20,18 @@ Scope = Literal["personal", "global"]
 
 TOP_K_DEFAULT = 10
 TOP_K_MAX = 1_000
+COMPONENT_MAX = 1e15
+"""The largest component of a vector: squared distances stay finite in float32 up to it, whatever the width."""
 
 
 def owner_id(text: str) -> str:
     """Owner ids are compared trimmed and lower-cased, on every path."""
     return text.strip().lower()
+
+
+def is_usable(vector: NDArray[np.float32]) -> bool:
+    """Whether distances to this vector can be computed."""
+    return bool(np.isfinite(vector).all() and (np.abs(vector) <= COMPONENT_MAX).all())
 
 
 # ---------------------------------------------------------------------------------------------------- filing
@@ -260,13 +267,17 @@ class GraphAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LibraryRequest:
-    """`document_ids`: only the groups that hold any of them, unpaged. `limit` 0: all. `after_id`: exclusive."""
+    """`document_ids`: only the groups that hold any of them, unpaged. `limit` 0: all. `after_id`: exclusive.
+
+    `include_documents` False: the groups without their documents.
+    """
 
     owner_id: str
     include_available: bool = False
     limit: int = 0
     after_id: str = ""
     document_ids: tuple[str, ...] = ()
+    include_documents: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pyroaring import BitMap
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import InvalidRequest
 from thread_service.node.operations import (
+    COMPONENT_MAX,
     TOP_K_DEFAULT,
     TOP_K_MAX,
     GraphMode,
@@ -33,6 +34,7 @@ from thread_service.node.operations import (
     SearchAnswer,
     SearchRequest,
     Trace,
+    is_usable,
 )
 from thread_service.node.showing import Showing, reference
 from thread_service.node.work import Work
@@ -103,8 +105,8 @@ class Searching:
         started = time.perf_counter()
         if request.query_embedding is None and not request.query.strip():
             raise InvalidRequest.field("query", "is blank; say what to search for.")
-        if request.query_embedding is not None and not np.isfinite(request.query_embedding).all():
-            raise InvalidRequest.field("query_embedding", "holds NaN or infinity.")
+        if request.query_embedding is not None and not is_usable(request.query_embedding):
+            raise InvalidRequest.field("query_embedding", f"holds NaN, infinity or a number beyond {COMPONENT_MAX:g}.")
         preparing = self._work.start(lambda: self._prepare(request))
         try:
             vector = request.query_embedding

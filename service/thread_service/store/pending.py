@@ -66,8 +66,9 @@ def finish(connection: apsw.Connection, sequence: int) -> bool:
     return bool(connection.changes())
 
 
-def count(connection: apsw.Connection) -> int:
-    return int(sql.value(connection, "SELECT count(*) FROM pending"))
+def count(connection: apsw.Connection, limit: int) -> int:
+    """How many documents are queued, counted no further than `limit`."""
+    return int(sql.value(connection, "SELECT count(*) FROM (SELECT 1 FROM pending LIMIT ?)", (limit,)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,7 @@ class Resident:
     def publish(self, changes: Changes) -> None:
         with self.lock:
             if changes.cleared:
+                self.close()
                 self._empty()
                 self.graph.clear()
             for new in changes.vectors:
@@ -196,6 +197,11 @@ class Resident:
                     if kind == purpose:
                         _publish_edges(resident, edges)
             self.graph.invalidate(changes.entities, changes.linked_documents)
+
+    def close(self) -> None:
+        """End the tables' work in the background."""
+        for resident in self.tables.values():
+            resident.table.close()
 
     def _append(self, new: NewVectors) -> None:
         key = (new.purpose, new.vectors.shape[1])

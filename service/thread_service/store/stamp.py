@@ -19,6 +19,12 @@ def stored_space(connection: apsw.Connection) -> str | None:
     return None if found is None else str(found)
 
 
+def stored_model(connection: apsw.Connection) -> str | None:
+    """The name by which the model of the index can be loaded again."""
+    found: str | None = sql.value(connection, "SELECT model FROM stamp")
+    return found
+
+
 def state(connection: apsw.Connection, running: Stamp) -> State:
     """How the stored index stands to the running model. An empty index matches whatever runs."""
     if sql.value(connection, "SELECT 1 FROM vectors WHERE purpose <> 'caller' LIMIT 1") is None:

@@ -101,6 +101,7 @@ class Store:
 
     def close(self) -> None:
         self.database.close()
+        self.resident.close()
         self.segments.close()
         self.directory.close()
 

@@ -86,7 +86,7 @@ def find_mentions(tokens: Sequence[str], names: Collection[str]) -> list[Mention
 
 
 def candidate_names(query: str) -> set[str]:
-    """Every name key a query could hold: its runs of up to `MAX_QUERY_NAME_WORDS` tokens that are not only stop words."""
+    """Every name key a query could hold: runs of up to `MAX_QUERY_NAME_WORDS` tokens that are not only stop words."""
     words = tokens(query)
     return {
         " ".join(words[start:end])

@@ -87,7 +87,7 @@ async def batch(
 ) -> schemas.BatchAnswer:
     sent = await asyncio.to_thread(convert.batch, data, node.node_id, settings.chunk_chars)
     filed = await node.file(sent.request)
-    library = await node.library(operations.LibraryRequest(sent.request.owner_id))
+    library = await node.library(operations.LibraryRequest(sent.request.owner_id, include_documents=False))
     return render.batch_answer(sent, filed, library, node.embedder_health().model)
 
 

@@ -1,0 +1,179 @@
+"""Kill a node among concurrent writers, again and again on one data directory, and check what it kept.
+
+    python tests/crash/kill_loop.py --rounds 500
+
+A round: start the node (and sometimes kill it while it starts); read back every id that was ever used and compare with
+what was acknowledged; let it finish indexing; compare searches, graph and groups; set the writers going; after a random
+number of answers, at a moment when every writer's operation is in flight, SIGKILL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import random
+import secrets
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from checks import check_found, check_graph, read_back, wait_indexed
+from ledger import Journal, Ledger, Operation
+from node_process import Client, NodeProcess
+from operations import Operations
+
+WRITERS = 4
+ANSWERS_MAX = 120
+"""A round's writers are killed after at most so many answers."""
+KILLED_WHILE_STARTING = 0.25
+START_SECONDS_MAX = 2.5
+
+
+class Writers:
+    """One thread a writer. `flying` holds those whose request is sent and whose answer is not in the journal yet."""
+
+    def __init__(self, ledgers: list[Ledger], journal: Journal, rng: random.Random, port: int) -> None:
+        self._journal = journal
+        self._port = port
+        self._changed = threading.Condition()
+        self._flying: set[str] = set()
+        self.answers = 0
+        self.failures: list[str] = []
+        self._threads = [
+            threading.Thread(target=self._write, args=(ledger, random.Random(rng.random()))) for ledger in ledgers
+        ]
+
+    def kill(self, node: NodeProcess, answers: int, delay: float) -> None:
+        """Run the writers until they have so many answers and a little longer, then kill the node under all of them."""
+        for thread in self._threads:
+            thread.start()
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.failures or self.answers >= answers, 60), node.tail()
+        time.sleep(delay)
+        with self._changed:
+            # Whoever gets an answer must take this lock to note it: at the kill no operation is acknowledged.
+            full = self._changed.wait_for(lambda: self.failures or len(self._flying) == len(self._threads), 60)
+            node.kill()
+        for thread in self._threads:
+            thread.join()
+        assert full, node.tail()
+        assert not self.failures, "\n".join([*self.failures, node.tail()])
+
+    def _write(self, ledger: Ledger, rng: random.Random) -> None:
+        client, operations = Client(self._port), Operations(ledger, rng)
+        try:
+            while self._perform(client, ledger, operations.next()):
+                pass
+        except (OSError, http.client.HTTPException) as error:
+            self._journal.note(owner=ledger.owner, event="lost", error=repr(error))
+        except BaseException as error:
+            self._fail(f"{ledger.owner}: {error!r}")
+        finally:
+            client.close()
+
+    def _perform(self, client: Client, ledger: Ledger, operation: Operation) -> bool:
+        self._journal.note(owner=ledger.owner, event="sent", path=operation.path, body=operation.body)
+        ledger.begin(operation)
+        client.begin(operation.path, operation.body)
+        with self._changed:
+            self._flying.add(ledger.owner)
+            self._changed.notify_all()
+        status, answer = client.receive()
+        with self._changed:
+            self._flying.remove(ledger.owner)
+            self._journal.note(owner=ledger.owner, event="answered", status=status, answer=answer)
+            ledger.acknowledge()
+            self.answers += 1
+            self._changed.notify_all()
+        if status != 200 or not operation.is_right(answer):
+            self._fail(f"{ledger.owner}: {operation.path} {operation.body} answered {status} {answer}")
+            return False
+        return True
+
+    def _fail(self, failure: str) -> None:
+        with self._changed:
+            self.failures.append(failure)
+            self._changed.notify_all()
+
+
+class KillLoop:
+    """`folder` gets the data directory, the journal and the node's log, all kept for whoever looks into a failure."""
+
+    def __init__(self, folder: Path, *, seed: int, writers: int = WRITERS) -> None:
+        self._data, self._log = folder / "data", folder / "node.log"
+        self._journal = Journal(folder / "journal.jsonl")
+        self._rng = random.Random(seed)
+        self._ledgers = [Ledger(f"writer {number}") for number in range(writers)]
+        self.outcomes: Counter[str] = Counter()
+        self.answers = 0
+        self.rounds = 0
+
+    def round(self) -> str:
+        """One start, check and kill; a line about it."""
+        started = time.monotonic()
+        with self._started() as node:
+            client = node.wait_ready()
+            ready = time.monotonic()
+            outcomes = self.check(client)
+            checked = time.monotonic()
+            client.close()
+            writers = Writers(self._ledgers, self._journal, self._rng, client.port)
+            writers.kill(node, self._rng.randrange(ANSWERS_MAX), self._rng.random() * 0.05)
+        self.rounds += 1
+        self.answers += writers.answers
+        self._journal.note(event="killed", round=self.rounds)
+        kept = sum(len(ledger.documents) for ledger in self._ledgers)
+        return (
+            f"round {self.rounds}: ready after {ready - started:.1f} s, checked after {checked - ready:.1f} s,"
+            f" in flight before {dict(outcomes)}; then {writers.answers} answers, {kept} documents"
+        )
+
+    def check(self, client: Client) -> Counter[str]:
+        """Everything acknowledged is there, and nothing else; what was in flight is there as a whole or not at all."""
+        outcomes = Counter(ledger.settle(read_back(client, ledger)) for ledger in self._ledgers)
+        self.outcomes += outcomes
+        wait_indexed(client)
+        for ledger in self._ledgers:
+            assert ledger.settle(read_back(client, ledger)) == "nothing in flight"
+            check_found(client, ledger, self._rng)
+            check_graph(client, ledger)
+        return outcomes
+
+    def finish(self) -> None:
+        """The last start: check once more, stop the node in good order."""
+        with self._started() as node:
+            self.check(node.wait_ready())
+            assert node.terminate() == 0, node.tail()
+        self._journal.close()
+
+    def _started(self) -> NodeProcess:
+        while self.rounds and self._rng.random() < KILLED_WHILE_STARTING:
+            with NodeProcess(self._data, self._log) as node:
+                time.sleep(self._rng.random() * START_SECONDS_MAX)
+            self._journal.note(event="killed while starting", log=node.tail())
+        return NodeProcess(self._data, self._log)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--writers", type=int, default=WRITERS)
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--folder", type=Path, help="an empty folder for data, journal and log; default: a new one")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="kill-loop-"))
+    sys.stdout.write(f"seed {options.seed}, everything in {folder}\n")
+    loop = KillLoop(folder, seed=options.seed, writers=options.writers)
+    for _ in range(options.rounds):
+        sys.stdout.write(loop.round() + "\n")
+        sys.stdout.flush()
+    loop.finish()
+    sys.stdout.write(f"{loop.rounds} kills, {loop.answers} acknowledged operations, none lost; {dict(loop.outcomes)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
