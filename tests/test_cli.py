@@ -39,7 +39,9 @@ def test_existing_launch_lines_are_accepted(served: list[Any]) -> None:
     assert cli.main(LAUNCH_LINE.split()) == 0
     ((settings, notices),) = served
     assert (settings.port, settings.data_dir, settings.embedding_model) == (18081, Path("/d"), "org/model")
-    assert [notice.split(":")[0] for notice in notices] == ["--mothership-host", "--grpc-port"]
+    assert (settings.mothership_host, settings.mothership_grpc_port) == ("127.0.0.1", 9091)
+    assert (settings.fleet_host, settings.fleet_grpc_port) == ("", 9092)
+    assert notices == ()
 
 
 def test_the_env_file_fills_gaps_in_the_environment(
@@ -87,6 +89,19 @@ def test_a_node_that_cannot_start_is_one_line_and_code_1(
     monkeypatch.setattr(app, "serve", fail)
     assert cli.main([]) == 1
     assert capsys.readouterr().err == "thread: the directory is in use by another node \\ud800\n"
+
+
+def test_a_stack_secret_that_cannot_be_used_is_one_line_and_no_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAO_HOME", str(tmp_path))
+    monkeypatch.delenv("RAO_APP", raising=False)
+    monkeypatch.delenv("AMBIENT_STACK_SECRET", raising=False)
+    assert cli.main(["--port", "0", "--grpc-port", "0", "--data-dir", str(tmp_path / "data")]) == 2
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert refusal.startswith("thread: RAO_APP: ")
+    assert not (tmp_path / "data").exists()
 
 
 def test_help_names_every_setting_and_its_variable(capsys: pytest.CaptureFixture[str]) -> None:

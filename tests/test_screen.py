@@ -12,7 +12,15 @@ from thread_service.node.operations import EmbedderHealth
 from thread_service.screen import TerminalScreen, exposure
 
 STARTING = Starting(
-    "http://127.0.0.1:8081", "127.0.0.1", False, Path("/data/[red]x"), "1B4E", "cpu", "org/model", "no CUDA device"
+    "http://127.0.0.1:8081",
+    "127.0.0.1:9090",
+    "127.0.0.1",
+    False,
+    Path("/data/[red]x"),
+    "1B4E",
+    "cpu",
+    "org/model",
+    "no CUDA device",
 )
 
 
@@ -30,7 +38,16 @@ def test_the_banner_says_where_what_and_why_and_when_it_is_ready(terminal: bool)
     page = shown(
         EmbedderHealth("m", "m@8", "downloading", fraction=0.5), EmbedderHealth("m", "m@8", "ready"), terminal=terminal
     )
-    for part in ("http://127.0.0.1:8081/schema", "/data/[red]x", "1B4E", "cpu", "no CUDA device", "ready", "m@8"):
+    for part in (
+        "http://127.0.0.1:8081/schema",
+        "127.0.0.1:9090",
+        "/data/[red]x",
+        "1B4E",
+        "cpu",
+        "no CUDA device",
+        "ready",
+        "m@8",
+    ):
         assert part in page
     assert "warning" not in page
     assert ("\x1b" in page) == terminal
@@ -43,10 +60,10 @@ def test_a_failed_model_says_why() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "node.example", ""])
 def test_an_open_bind_beyond_loopback_is_warned_about(host: str) -> None:
-    assert "THREAD_API_KEY" in str(exposure(host, has_api_key=False))
-    assert exposure(host, has_api_key=True) is None
+    assert "THREAD_API_KEY" in str(exposure(host, is_guarded=False))
+    assert exposure(host, is_guarded=True) is None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_is_not_warned_about(host: str) -> None:
-    assert exposure(host, has_api_key=False) is None
+    assert exposure(host, is_guarded=False) is None

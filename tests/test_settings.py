@@ -57,6 +57,10 @@ def test_blank_is_not_given_but_hides_the_env_file() -> None:
         ("max_body_mb", "1", 1),
         ("api_key", "k3y", "k3y"),
         ("node_id", "1b4e28ba-2fa1-11d2-883f-0016d3cca427", "1B4E28BA-2FA1-11D2-883F-0016D3CCA427"),
+        ("mothership_host", " 10.0.0.1 ", "10.0.0.1"),
+        ("fleet_host", "[::1]", "[::1]"),
+        ("advertise_grpc_port", "19090", 19_090),
+        ("min_free_gb", "0.5", 0.5),
     ],
 )
 def test_values_are_read(name: str, text: str, value: Any) -> None:
@@ -77,6 +81,10 @@ def test_values_are_read(name: str, text: str, value: Any) -> None:
         ("embedder", "mistral", "use local"),
         ("embedder", "other", "local"),
         ("api_key", "two words", "without spaces"),
+        ("mothership_host", "http://sewn", "host name or IP"),
+        ("mothership_grpc_port", "0", "whole number from 1"),
+        ("min_free_gb", "-1", "number of gigabytes"),
+        ("min_free_gb", "nan", "number of gigabytes"),
         ("data_dir", "/a\0b", "NUL"),
     ],
 )
@@ -147,8 +155,6 @@ def test_older_spellings_set_what_they_used_to_set() -> None:
 @pytest.mark.parametrize(
     ("launch_line", "said"),
     [
-        ({"mothership_host": "127.0.0.1", "mothership_grpc_port": "9091"}, ["--mothership-host: joining a mothership"]),
-        ({"mothership_host": "", "fleet_host": "f", "fleet_grpc_port": "9092"}, ["--fleet-host: joining a fleet"]),
         ({"graph_backend": "mlx", "graph_model": "m"}, ["--graph-backend 'mlx': this version extracts keywords"]),
         ({"graph_mistral_model": "m"}, ["--graph-mistral-model: this version extracts keywords"]),
         ({"graph_backend": "keyword"}, []),

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from thread_kernels.blockwise import block_count
 from thread_kernels.inputs import as_counts, as_rows, as_vectors, as_width
-from thread_kernels.interface import Filter, Float32, Hits, Rescored, RowSet
+from thread_kernels.interface import Filter, Float32, Float64, Hits, Int64, Rescored, RowSet
 
 
 class ReferenceRowSet:
@@ -106,3 +106,37 @@ class ReferenceEngine:
 
     def table(self, width: int) -> ReferenceTable:
         return ReferenceTable(width)
+
+
+def lookup_tables(queries: ArrayLike, centroids: ArrayLike) -> Float64:
+    """float64[q, subspaces, k]: how much nearer than the mean centroid of its sub-space each centroid is.
+
+    T[q, m, k] = mean over k' of |y − c[m, k']|² − |y − c[m, k]|², y being sub-space m of float[q, width] `queries`
+    and c float[subspaces, k, width / subspaces] `centroids`.
+    """
+    points = np.asarray(centroids, dtype=np.float64)
+    subspaces, _, components = points.shape
+    parts = np.asarray(queries, dtype=np.float64).reshape(-1, subspaces, 1, components)
+    squared = ((parts - points) ** 2).sum(axis=3)
+    tables: Float64 = squared.mean(axis=2, keepdims=True) - squared
+    return tables
+
+
+def lookup_scores(tables: ArrayLike, codes: ArrayLike) -> Float64:
+    """float64[q, n]: for each of integer[n, subspaces] `codes` the sum of the entries it selects in `tables`."""
+    entries, selected = np.asarray(tables, dtype=np.float64), np.asarray(codes)
+    scores: Float64 = entries[:, np.arange(selected.shape[1]), selected].sum(axis=2)
+    return scores
+
+
+def best_rows(scores: ArrayLike, keep: int, masks: Sequence[ArrayLike | None]) -> list[Int64]:
+    """For each of float[q, n] `scores` the `keep` rows with the highest that pass bool[n] mask, best first.
+
+    Equal scores are ordered by row; NaN never passes.
+    """
+    found = []
+    for row_scores, mask in zip(np.asarray(scores), masks, strict=True):
+        passing = ~np.isnan(row_scores) if mask is None else ~np.isnan(row_scores) & mask
+        rows = passing.nonzero()[0]
+        found.append(rows[np.lexsort((rows, -row_scores[rows]))][:keep])
+    return found

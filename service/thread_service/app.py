@@ -2,8 +2,9 @@
 
 The order matters. First what can fail because of somebody else, a port in use or a directory in use, so that it fails
 before a model is loaded. The store is opened and recovered before the first request is answered; the model is loaded
-behind the open port, where `/health` shows how far it is. At the end, the other way round: no new requests, those under
-way are finished, then the node is closed, which finishes its writes. A store that stops writing ends the node too.
+behind the open port, where `/health` shows how far it is. A mothership hears of the node when it can be reached. At the
+end, the other way round: memberships are left, no new requests, those under way are finished, then the node is closed,
+which finishes its writes. A store that stops writing ends the node too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +31,10 @@ from thread_service.settings import Settings
 from thread_service.store import stamp
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
+from thread_service.wire.grpc_server import ApiKeyInterceptor, GrpcServer, run_grpc
 from thread_service.wire.http import create_app
+from thread_service.wire.mothership.fleet import Fleet
+from thread_service.wire.secret import Stack, StackInterceptor, load_stack
 from thread_service.wire.server import listen, run_http
 
 _log = logging.getLogger(__name__)
@@ -45,8 +50,9 @@ class Starting:
     """What a node that starts has to say for itself. `why`: the reason for this model."""
 
     url: str
+    grpc_address: str
     host: str
-    has_api_key: bool
+    is_guarded: bool
     data_dir: Path
     node_id: str
     device: str
@@ -64,17 +70,18 @@ class Screen(Protocol):
 def serve(settings: Settings, notices: Sequence[str], screen: Screen) -> None:
     """Run a node until SIGTERM or SIGINT.
 
-    Raises `ListenError`, `EngineUnavailable` or a `ThreadError` when it cannot start, `StoreFailed` when it had to
-    stop.
+    Raises `SettingsError`, `ListenError`, `EngineUnavailable` or a `ThreadError` when it cannot start, `StoreFailed`
+    when it had to stop.
     """
     observe.configure_logging(settings.log_level)
     for notice in notices:
         _log.warning("%s", notice)
+    secret = load_stack(os.environ)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, screen))
+        runner.run(_serve(settings, secret, screen))
 
 
-async def _serve(settings: Settings, screen: Screen) -> None:
+async def _serve(settings: Settings, secret: Stack | None, screen: Screen) -> None:
     stop, failures = asyncio.Event(), list[StoreFailed]()
     loop = asyncio.get_running_loop()
 
@@ -84,18 +91,34 @@ async def _serve(settings: Settings, screen: Screen) -> None:
 
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(listener) for listener in listen(settings.host, settings.port)]
+        interceptors = [StackInterceptor(secret)] if secret else []
+        interceptors += [ApiKeyInterceptor(settings.api_key)] if settings.api_key else []
+        grpc_server = GrpcServer(settings.host, settings.grpc_port, interceptors=interceptors)
         node, why = await asyncio.to_thread(_open, settings, fail)
         try:
             node.start()
-            screen.starting(_starting(settings, node, why, port=sockets[0].getsockname()[1]))
+            ports = sockets[0].getsockname()[1], grpc_server.port
+            screen.starting(_starting(settings, secret, node, why, *ports))
             following = asyncio.create_task(screen.follow(node.embedder_health))
-            await run_http(create_app(node, settings), sockets, stop)
+            fleet = Fleet(settings, secret, node, *ports)
+            http = create_app(node, settings, stack=secret, availability=fleet.availability)
+            async with asyncio.TaskGroup() as serving:
+                serving.create_task(run_grpc(grpc_server, node, stop))
+                serving.create_task(run_http(http, sockets, stop))
+                serving.create_task(fleet.run(stop))
+                serving.create_task(_stop_indexing(node, stop))
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
         finally:
             await asyncio.to_thread(node.close)
     if failures:
         raise failures[0]
+
+
+async def _stop_indexing(node: Node, stop: asyncio.Event) -> None:
+    """Requests that wait for the index would hold the front ends open to the end of their grace."""
+    await stop.wait()
+    node.stop()
 
 
 def _open(settings: Settings, on_failure: Callable[[StoreFailed], None]) -> tuple[Node, str]:
@@ -130,11 +153,14 @@ def _choose_model(settings: Settings, store: Store) -> tuple[str, str]:
     return _DEFAULT_MODEL, "the default without CUDA"
 
 
-def _starting(settings: Settings, node: Node, why: str, *, port: int) -> Starting:
+def _starting(
+    settings: Settings, secret: Stack | None, node: Node, why: str, http_port: int, grpc_port: int
+) -> Starting:
     return Starting(
-        url=_url(settings.host, port),
+        url=f"http://{_address(settings.host, http_port)}",
+        grpc_address=_address(settings.host, grpc_port),
         host=settings.host,
-        has_api_key=bool(settings.api_key),
+        is_guarded=secret is not None or bool(settings.api_key),
         data_dir=settings.data_dir,
         node_id=node.node_id,
         device="cpu" if settings.device == "auto" else settings.device,
@@ -143,7 +169,7 @@ def _starting(settings: Settings, node: Node, why: str, *, port: int) -> Startin
     )
 
 
-def _url(host: str, port: int) -> str:
-    """The address to type into a browser: a wildcard bind answers on loopback too."""
+def _address(host: str, port: int) -> str:
+    """What to type into a browser: a wildcard bind answers on loopback too."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     # FAISS and torch each bring an OpenMP runtime whose idle threads would spin; it reads this when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Below this, gRPC writes lines of its own beside the log whenever a peer goes away.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         loaded = load(sys.argv[1:] if arguments is None else arguments, os.environ, Path(".env"))
     except SettingsError as error:
@@ -35,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         app.serve(loaded.settings, loaded.notices, TerminalScreen())
+    except SettingsError as error:
+        return _refuse(error, 2)
     except (ThreadError, EngineUnavailable, OSError) as error:
         return _refuse(error, 1)
     except KeyboardInterrupt:

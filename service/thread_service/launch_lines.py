@@ -29,10 +29,6 @@ ALIASES = (
     Alias("--graph-model", "MODEL", "accepted; this version extracts keywords without a model"),
     Alias("--graph-mistral-model", "MODEL", "accepted; this version extracts keywords without a model"),
     Alias("--no-graph-extraction", "", "accepted; this version extracts keywords only"),
-    Alias("--mothership-host", "ADDRESS", "accepted; joining a mothership is not available in this version"),
-    Alias("--mothership-grpc-port", "PORT", "accepted, see `--mothership-host`"),
-    Alias("--fleet-host", "ADDRESS", "accepted; joining a fleet is not available in this version"),
-    Alias("--fleet-grpc-port", "PORT", "accepted, see `--fleet-host`"),
 )
 
 
@@ -53,10 +49,7 @@ class LaunchLine:
 
 def notices_about(line: LaunchLine) -> list[str]:
     """What this version does not do of what the launch line asks for, one line each."""
-    notices = []
-    for flag, what in (("--mothership-host", "joining a mothership"), ("--fleet-host", "joining a fleet")):
-        if line.value(flag):
-            notices.append(f"{flag}: {what} is not available in this version; the node runs on its own")
+    notices: list[str] = []
     if line.value("--no-graph-extraction"):
         return notices
     backend = line.value("--graph-backend")

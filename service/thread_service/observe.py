@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import sys
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -22,8 +24,22 @@ HTTP_SECONDS = Histogram(
     "thread_http_request_seconds",
     "Time from the start of an HTTP request to the start of its answer.",
     labelnames=("route",),
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    buckets=_SECONDS,
     registry=REGISTRY,
+)
+
+GRPC_REQUESTS = Counter("thread_grpc_requests", "gRPC calls answered.", labelnames=("rpc", "status"), registry=REGISTRY)
+GRPC_SECONDS = Histogram(
+    "thread_grpc_request_seconds",
+    "Time from the arrival of a gRPC message to its answer.",
+    labelnames=("rpc",),
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
+
+SESSION_UP = Gauge("thread_session_up", "Whether a session is held.", labelnames=("peer",), registry=REGISTRY)
+SESSION_REQUESTS = Counter(
+    "thread_session_requests", "Messages that came over a session.", labelnames=("peer", "kind"), registry=REGISTRY
 )
 
 

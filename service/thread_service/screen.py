@@ -28,6 +28,7 @@ class TerminalScreen:
     def starting(self, node: Starting) -> None:
         rows = (
             ("HTTP", node.url),
+            ("gRPC", node.grpc_address),
             ("OpenAPI", f"{node.url}/schema"),
             ("data", str(node.data_dir)),
             ("node id", node.node_id),
@@ -37,7 +38,7 @@ class TerminalScreen:
         self.console.print("[bold]Thread[/bold]")
         for name, value in rows:
             self.console.print(f"  [dim]{name:<8}[/dim] {escape(value)}")
-        if warning := exposure(node.host, node.has_api_key):
+        if warning := exposure(node.host, node.is_guarded):
             self.console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
     async def follow(self, health: Callable[[], EmbedderHealth]) -> None:
@@ -70,13 +71,13 @@ class TerminalScreen:
         )
 
 
-def exposure(host: str, has_api_key: bool) -> str | None:
-    """What everybody on the network can do, when `host` is more than loopback and no key guards it; else None."""
+def exposure(host: str, is_guarded: bool) -> str | None:
+    """What everybody on the network can do, when `host` is more than loopback and nothing guards it; else None."""
     try:
         loopback = ip_address(host).is_loopback
     except ValueError:
         loopback = host.lower() == "localhost"
-    if loopback or has_api_key:
+    if loopback or is_guarded:
         return None
     return (
         f"{host} is reachable from other machines and no API key is set: whoever reaches this port can read, change "

@@ -18,6 +18,26 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from thread_service.launch_lines import ALIASES, LaunchLine, notices_about, original_model
+from thread_service.setting_values import (
+    absolute_path,
+    available_embedder,
+    gigabytes,
+    header_key,
+    host_name,
+    on_or_off,
+    one_of,
+    quoted,
+    whole_number,
+)
+
+VARIABLES = {
+    "AMBIENT_STACK_SECRET": "secret of the stack this node is part of: callers must be on this machine and send it as "
+    "`X-Ambient-Secret` (HTTP) or `x-ambient-secret` (gRPC metadata); only `/health` is open",
+    "RAO_HOME": "home of a stack, an absolute path; without AMBIENT_STACK_SECRET the secret is read from "
+    "`$RAO_HOME/secrets/$RAO_APP` (mode 600, 64 hexadecimal digits), and the node does not start without it",
+    "RAO_APP": "app of the stack: `ambient`, `craft` or `veil`",
+}
+"""What is never on a command line."""
 
 
 class SettingsError(Exception):
@@ -66,7 +86,7 @@ def _setting(
         flag=flag,
         section=section,
         help=help,
-        parse=parse or (_word(words) if words else str.strip),
+        parse=parse or (one_of(words) if words else str.strip),
         default=of_environment,
         default_shown=str(default) if default_shown is None else default_shown,
         words=words,
@@ -75,54 +95,6 @@ def _setting(
     return field(
         default_factory=lambda: of_environment(os.environ), repr=not secret, metadata={"declaration": declaration}
     )
-
-
-def _word(words: tuple[str, ...]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        word = text.strip().lower()
-        if word not in words:
-            raise ValueError(f"{_quoted(text)} is not one of {', '.join(words)}")
-        return word
-
-    return parse
-
-
-def _on_off(text: str) -> bool:
-    return _word(("on", "off"))(text) == "on"
-
-
-def _whole(lowest: int, highest: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        # int() alone would take "1_000", "٣" and a string of a million digits.
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) or not lowest <= int(text) <= highest:
-            raise ValueError(f"{_quoted(text)} is not a whole number from {lowest} to {highest}")
-        return int(text)
-
-    return parse
-
-
-def _embedder(text: str) -> str:
-    word = _word(("local", "mistral", "openai"))(text)
-    if word != "local":
-        raise ValueError(f"{word} is not available in this version; use local")
-    return word
-
-
-def _api_key(text: str) -> str:
-    key = text.strip()
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise ValueError("the key must be printable ASCII without spaces, as it travels in a header")
-    return key
-
-
-def _path(text: str) -> Path:
-    if "\0" in text:
-        raise ValueError("a path cannot hold a NUL")
-    return Path(os.path.abspath(os.path.expanduser(text)))
-
-
-def _quoted(text: str) -> str:
-    return ascii(text if len(text) <= 40 else text[:40] + "…")
 
 
 def rao_home(environment: Environment) -> Path | None:
@@ -139,21 +111,21 @@ def rao_home(environment: Environment) -> Path | None:
         except KeyError:
             raise SettingsError("RAO_HOME: this user has no home directory; give an absolute path") from None
     if not os.path.isabs(text) or "\0" in text:
-        raise SettingsError(f"RAO_HOME: {_quoted(text)} is not an absolute path; give one, or unset RAO_HOME")
+        raise SettingsError(f"RAO_HOME: {quoted(text)} is not an absolute path; give one, or unset RAO_HOME")
     return Path(text)
 
 
 def _default_data_dir(environment: Environment) -> Path:
     home, app = rao_home(environment), environment.get("RAO_APP", "").strip()
     if home is None or not app:
-        return _path("~/Documents/thread-db")
+        return absolute_path("~/Documents/thread-db")
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", app):
-        raise SettingsError(f"RAO_APP: {_quoted(app)} is not the name of an app; use letters, digits, - and _")
+        raise SettingsError(f"RAO_APP: {quoted(app)} is not the name of an app; use letters, digits, - and _")
     return home / "apps" / app / "thread-db"
 
 
 def _default_models_dir(environment: Environment) -> Path:
-    return (rao_home(environment) or _path("~/.rao")) / "models" / "huggingface"
+    return (rao_home(environment) or absolute_path("~/.rao")) / "models" / "huggingface"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,22 +134,28 @@ class Settings:
 
     host: str = _setting("--host", "127.0.0.1", "address to listen on", section="Network", value_name="ADDRESS")
     port: int = _setting(
-        "--port", 8081, "HTTP port; 0 takes a free one", section="Network", parse=_whole(0, 65_535), value_name="PORT"
+        "--port",
+        8081,
+        "HTTP port; 0 takes a free one",
+        section="Network",
+        parse=whole_number(0, 65_535),
+        value_name="PORT",
     )
     grpc_port: int = _setting(
         "--grpc-port",
         9090,
-        "gRPC port; accepted, but gRPC is not served in this version",
+        "gRPC port; 0 takes a free one",
         section="Network",
-        parse=_whole(0, 65_535),
+        parse=whole_number(0, 65_535),
         value_name="PORT",
     )
     api_key: str = _setting(
         "--api-key",
         "",
-        "when set, every route but /health, /livez and /readyz wants `Authorization: Bearer KEY`",
+        "when set, every HTTP route but /health, /livez and /readyz, and every gRPC call but the health service, wants "
+        "`Authorization: Bearer KEY`",
         section="Network",
-        parse=_api_key,
+        parse=header_key,
         default_shown="none",
         value_name="KEY",
         secret=True,
@@ -187,15 +165,85 @@ class Settings:
         100,
         "largest request body, in MiB",
         section="Network",
-        parse=_whole(1, 4_096),
+        parse=whole_number(1, 4_096),
         value_name="MIB",
+    )
+    mothership_host: str = _setting(
+        "--mothership-host",
+        "",
+        "host of the mothership to join; an IP address or a name",
+        section="Fleet",
+        parse=host_name,
+        default_shown="none: the node is on its own",
+        value_name="ADDRESS",
+    )
+    mothership_grpc_port: int = _setting(
+        "--mothership-grpc-port",
+        9_091,
+        "gRPC port of the mothership",
+        section="Fleet",
+        parse=whole_number(1, 65_535),
+        value_name="PORT",
+    )
+    fleet_host: str = _setting(
+        "--fleet-host",
+        "",
+        "host of a second mothership, which is never sent the stack secret",
+        section="Fleet",
+        parse=host_name,
+        default_shown="none",
+        value_name="ADDRESS",
+    )
+    fleet_grpc_port: int = _setting(
+        "--fleet-grpc-port",
+        9_092,
+        "gRPC port of the second mothership",
+        section="Fleet",
+        parse=whole_number(1, 65_535),
+        value_name="PORT",
+    )
+    advertise_host: str = _setting(
+        "--advertise-host",
+        "",
+        "address by which others reach this node; what it registers",
+        section="Fleet",
+        parse=host_name,
+        default_shown="--host; for a wildcard, the local address of the connection to the mothership",
+        value_name="ADDRESS",
+    )
+    advertise_grpc_port: int | None = _setting(
+        "--advertise-grpc-port",
+        None,
+        "gRPC port by which others reach this node; no two nodes may register the same host and port",
+        section="Fleet",
+        parse=whole_number(1, 65_535),
+        default_shown="the port it listens on",
+        value_name="PORT",
+    )
+    advertise_http_port: int | None = _setting(
+        "--advertise-http-port",
+        None,
+        "HTTP port by which others reach this node",
+        section="Fleet",
+        parse=whole_number(1, 65_535),
+        default_shown="the port it listens on",
+        value_name="PORT",
+    )
+    min_free_gb: float = _setting(
+        "--min-free-gb",
+        1.0,
+        "free disk, in units of 10^9 bytes, below which the mothership is told to route new documents elsewhere",
+        section="Fleet",
+        parse=gigabytes,
+        default_shown="1",
+        value_name="GB",
     )
     data_dir: Path = _setting(  # noqa: RUF009 - it returns a field
         "--data-dir",
         _default_data_dir,
         "where everything is kept",
         section="Storage",
-        parse=_path,
+        parse=absolute_path,
         default_shown="$RAO_HOME/apps/$RAO_APP/thread-db when both are set, else ~/Documents/thread-db",
         value_name="DIRECTORY",
     )
@@ -212,7 +260,7 @@ class Settings:
         _default_models_dir,
         "where models are downloaded to",
         section="Embedding",
-        parse=_path,
+        parse=absolute_path,
         default_shown="$RAO_HOME/models/huggingface, else ~/.rao/models/huggingface",
         value_name="DIRECTORY",
     )
@@ -221,7 +269,7 @@ class Settings:
         "local",
         "what turns text into vectors; this version has local only",
         section="Embedding",
-        parse=_embedder,
+        parse=available_embedder,
         words=("local", "mistral", "openai"),
     )
     embedding_model: str = _setting(
@@ -240,7 +288,7 @@ class Settings:
         1_200,
         "longest passage that `sanitize` cuts a text into, in characters",
         section="Filing",
-        parse=_whole(1, 1_000_000),
+        parse=whole_number(1, 1_000_000),
         value_name="CHARACTERS",
     )
     queue_documents: int = _setting(
@@ -248,7 +296,7 @@ class Settings:
         10_000,
         "documents that may wait to be embedded; more are refused with 429",
         section="Filing",
-        parse=_whole(1, 10_000_000),
+        parse=whole_number(1, 10_000_000),
         value_name="DOCUMENTS",
     )
     mention_linking: bool = _setting(
@@ -256,7 +304,7 @@ class Settings:
         True,
         "link documents to the owner's names that their texts mention",
         section="Filing",
-        parse=_on_off,
+        parse=on_or_off,
         words=("on", "off"),
         default_shown="on",
     )
@@ -272,7 +320,7 @@ class Settings:
         True,
         "whether the words of a query count beside its meaning",
         section="Searching",
-        parse=_on_off,
+        parse=on_or_off,
         words=("on", "off"),
         default_shown="on",
     )
@@ -319,10 +367,6 @@ def load(flags: Mapping[str, str], launch_line: LaunchLine, environment: Environ
         else:
             values[name] = declaration.default(merged)
     notices = [*notices_about(launch_line)]
-    if flags.get("grpc_port", "").strip():
-        notices.append("--grpc-port: gRPC is not served in this version")
-    if merged.get("AMBIENT_STACK_SECRET", "").strip() or (rao_home(merged) and merged.get("RAO_APP", "").strip()):
-        notices.append("the stack secret is not checked in this version; use --api-key to protect the node")
     values["embedding_model"], notice = original_model(values["embedding_model"])
     notices += [notice] if notice else []
     values["node_id"], notice = _node_id(values["node_id"])
@@ -342,7 +386,7 @@ def _node_id(text: str) -> tuple[str, str]:
     candidate = text.strip()
     if not candidate or re.fullmatch(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", candidate):
         return candidate.upper(), ""
-    return "", f"node id {_quoted(candidate[:16])} is not a UUID; the id in the data directory is used"
+    return "", f"node id {quoted(candidate[:16])} is not a UUID; the id in the data directory is used"
 
 
 def read_env_file(path: Path) -> dict[str, str]:
@@ -387,6 +431,8 @@ def markdown() -> str:
             f"| `{declaration.flag}` | `{declaration.variable}` | {values} | {declaration.default_shown} "
             f"| {declaration.help} |"
         )
+    lines += ["", "## Variables without a flag", "", "| variable | meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {help} |" for name, help in VARIABLES.items()]
     lines += ["", "## Older launch lines", "", "| flag | what happens |", "|---|---|"]
     lines += [f"| `{alias.flag}` | {alias.help} |" for alias in ALIASES]
     return "\n".join(lines) + "\n"

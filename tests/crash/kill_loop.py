@@ -56,10 +56,12 @@ class Writers:
         with self._changed:
             # Whoever gets an answer must take this lock to note it: at the kill no operation is acknowledged.
             full = self._changed.wait_for(lambda: self.failures or len(self._flying) == len(self._threads), 60)
+            lived = node.process.poll() is None
             node.kill()
         for thread in self._threads:
             thread.join()
         assert full, node.tail()
+        assert lived, f"the node ended by itself with {node.process.returncode}\n{node.tail()}"
         assert not self.failures, "\n".join([*self.failures, node.tail()])
 
     def _write(self, ledger: Ledger, rng: random.Random) -> None:
@@ -119,8 +121,7 @@ class KillLoop:
             ready = time.monotonic()
             outcomes = self.check(client)
             checked = time.monotonic()
-            client.close()
-            writers = Writers(self._ledgers, self._journal, self._rng, client.port)
+            writers = Writers(self._ledgers, self._journal, self._rng, node.port)
             writers.kill(node, self._rng.randrange(ANSWERS_MAX), self._rng.random() * 0.05)
         self.rounds += 1
         self.answers += writers.answers

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,14 +34,20 @@ def missing_model() -> str | None:
 
 
 class NodeProcess:
-    """`python -m thread_service.cli` on `data_dir`; its output goes to `log`. Not ready yet when this returns."""
+    """`python -m thread_service.cli` on `data_dir`; its output goes to `log`. Not ready yet when this returns.
 
-    def __init__(self, data_dir: Path, log: Path, *flags: str) -> None:
+    `within`: a command that starts the one behind it, such as `nsenter`.
+    """
+
+    def __init__(self, data_dir: Path, log: Path, *flags: str, within: Sequence[str] = ()) -> None:
         self.log = log
+        self.port = 0
+        self._clients: list[Client] = []
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "thread_service.cli", "--port", "0"),
+                    *within,
+                    *(sys.executable, "-m", "thread_service.cli", "--port", "0", "--grpc-port", "0"),
                     *("--data-dir", str(data_dir), "--embedding-model", MODEL, "--log-level", "warning", *flags),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -64,21 +70,28 @@ class NodeProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        for client in self._clients:
+            client.close()
+
+    def client(self) -> Client:
+        """A connection of its own to the node, closed with it."""
+        self._clients.append(Client(self.port))
+        return self._clients[-1]
 
     def wait_ready(self) -> Client:
         """A client of the node, once the store is open and the model is loaded."""
-        client = Client(self.wait_listening())
+        self.wait_listening()
+        client = self.client()
         self.until(lambda: client.get("/health")["embedder"]["phase"] == "ready", START_SECONDS)
         return client
 
-    def wait_listening(self) -> int:
-        """The port, once requests are answered."""
+    def wait_listening(self) -> None:
+        """Until requests are answered; then `port` is known."""
         self.until(lambda: _ADDRESS.search(self.log.read_bytes()), START_SECONDS)
         found = _ADDRESS.search(self.log.read_bytes())
         assert found is not None
-        port = int(found[1])
-        self.until(lambda: _accepts(port), START_SECONDS)
-        return port
+        self.port = int(found[1])
+        self.until(lambda: _accepts(self.port), START_SECONDS)
 
     def until(self, condition: Callable[[], object], seconds: float) -> None:
         """Poll `condition` until it holds; fails with the node's log when the node ends or the time is over."""
@@ -113,6 +126,7 @@ class Client:
 
     def __init__(self, port: int, timeout: float = ANSWER_SECONDS) -> None:
         self.port = port
+        self.content_type = ""
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
 
     def get(self, path: str) -> Json:
@@ -121,27 +135,24 @@ class Client:
         assert status == 200, answer
         return answer
 
-    def text(self, path: str) -> str:
-        self.connection.request("GET", path)
-        return self.connection.getresponse().read().decode()
-
     def post(self, path: str, body: Json) -> Json:
         """The answer to a request that must succeed."""
         status, answer = self.send(path, body)
         assert status == 200, answer
         return answer
 
-    def send(self, path: str, body: Json | bytes, **headers: str) -> tuple[int, Json]:
-        self.begin(path, body, **headers)
+    def send(self, path: str, body: Json | bytes, method: str = "POST") -> tuple[int, Json]:
+        self.begin(path, body, method)
         return self.receive()
 
-    def begin(self, path: str, body: Json | bytes, **headers: str) -> None:
+    def begin(self, path: str, body: Json | bytes, method: str = "POST") -> None:
         """Send a request whose answer `receive` will read."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.connection.request("POST", path, data, {"Content-Type": "application/json", **headers})
+        self.connection.request(method, path, data, {"Content-Type": "application/json"})
 
     def receive(self) -> tuple[int, Json]:
         response = self.connection.getresponse()
+        self.content_type = response.headers["Content-Type"]
         return response.status, json.loads(response.read())
 
     def close(self) -> None:

@@ -17,8 +17,8 @@ COMMON_WORD = "harbour"
 ENTITIES = tuple(f"Quorvane {number}" for number in range(8))
 PREDICATES = ("keeps", "signed", "inherited")
 
-_WORDS = "tide ledger clock lantern brass window orchard letter winter captain salt bridge archive garden copper".split()
-_HOSTILE = ("\0", "👩‍👩‍👧", "\u202eabc", "' OR 1=1 --", 'NEAR("x" AND', "é\u0301\u0301", "<b>&amp;", "line\r\nline", "\ufffe")
+_WORDS = ("tide", "ledger", "clock", "lantern", "brass", "window", "orchard", "letter", "winter", "captain", "salt")
+_HOSTILE = ("\0", "👩‍👩‍👧", "\u202eabc", "' OR 1=1 --", 'NEAR("x" AND', "e\u0301\u0301", "<b>&amp;", "a\r\nb", "\ufffe")
 _SHARED = tuple(f"{COMMON_WORD} shared{number} {' '.join(_WORDS[number : number + 5])}" for number in range(6))
 
 
@@ -53,11 +53,16 @@ class Operations:
             body["names"].append(document.name)
             body["metadata"].append(base64.b64encode(document.metadata).decode() or None)
             brought = any(document.vectors)
-            body["partitions"].append([{"embedding": list(v)} if v else {} for v in document.vectors] if brought else None)
+            partitions = [{"embedding": list(vector)} if vector else {} for vector in document.vectors]
+            body["partitions"].append(partitions if brought else None)
             said = document.entities
-            body["entities"].append(None if said is None else [{"name": name, "kind": "thing"} for name in sorted(said)])
-            edges = sorted(document.edges)
-            body["relationships"].append([dict(zip(("subject", "predicate", "object"), e, strict=True)) for e in edges])
+            body["entities"].append(None if said is None else [{"name": name} for name in sorted(said)])
+            body["relationships"].append(
+                [
+                    {"subject": subject, "predicate": predicate, "object": end}
+                    for subject, predicate, end in document.edges
+                ]
+            )
         expected = ["replaced" if key in self._ledger.documents else "new" for key in ids]
         return Operation("/v1/batch/embeddings", body, after, _filed(ids, expected))
 

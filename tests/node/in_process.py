@@ -61,6 +61,12 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
+async def happens(condition: Callable[[], bool]) -> None:
+    """`until`, for a test that runs on the event loop."""
+    while not condition():  # noqa: ASYNC110 - what is waited for happens on other threads
+        await asyncio.sleep(0.002)
+
+
 def unit(*numbers: float, width: int = WIDTH) -> Vector:
     """The direction that starts with these numbers, zeros behind them, as a unit vector float32 [width]."""
     vector = np.zeros(width)

@@ -1,4 +1,4 @@
-"""What a store and its memory hold, by ids, names and content addresses instead of keys, so that two can be compared."""
+"""What a store and its memory hold, by names and content addresses instead of keys, so that two can be compared."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class _Names:
             for key, content, ordinal in table(db, "SELECT partition_key, content_key, ordinal FROM partitions")
         }
         self.entities = {
-            key: (kind, name)
-            for key, kind, name in table(db, "SELECT entity_key, kind, name_key FROM entities")
+            key: (kind, name) for key, kind, name in table(db, "SELECT entity_key, kind, name_key FROM entities")
         }
         self.predicates = dict(table(db, "SELECT predicate_key, predicate FROM predicates"))
         self.relationships = {
@@ -183,7 +182,8 @@ def in_memory(node: InProcess, resident: Resident | None = None) -> Snapshot:
             if len(hits.rows):
                 subjects = sorted(names.subject(purpose, key) for key in rows.subjects_of(hits.rows).tolist())
                 found[f"{purpose}@{width} {meaning}"] = subjects
-        found[f"{purpose}@{width} live"] = rows.table.live_count
+        if rows.table.live_count:  # an empty table stays until the node ends
+            found[f"{purpose}@{width} live"] = rows.table.live_count
     for token, meaning in names.tokens.items():
         if documents := memory.documents([token]):
             found[f"documents {meaning}"] = sorted(names.documents[key] for key in documents)

@@ -68,9 +68,7 @@ class Filed:
 
 def _said(content: DocumentIn, name: str | None, entities: object, edges: object, metadata: bytes) -> DocumentIn:
     told = document(*content.texts, name=name, entities=entities, edges=edges)  # type: ignore[arg-type]
-    return replace(
-        content, name=name, metadata=metadata, entities=told.entities, relationships=told.relationships
-    )
+    return replace(content, name=name, metadata=metadata, entities=told.entities, relationships=told.relationships)
 
 
 SAID = st.builds(
@@ -145,7 +143,9 @@ def _file_afresh(node: InProcess, expected: Expected) -> None:
         for group_id in filed.groups:
             node.file(owner, said, group=group_id, gate=True)
     access = {(owner, id): filed.access for (owner, id), filed in expected.filed.items()}
-    for key, owner, id in node.rows("SELECT document_key, owner_id, document_id FROM documents JOIN owners USING (owner_key)"):
+    for key, owner, id in node.rows(
+        "SELECT document_key, owner_id, document_id FROM documents JOIN owners USING (owner_key)"
+    ):
         wanted = access[owner, id]
         node.store.write(
             lambda connection, changes, key=key, wanted=wanted: documents.set_access(connection, [key], wanted, changes)
@@ -157,25 +157,24 @@ def _file_afresh(node: InProcess, expected: Expected) -> None:
 @given(st.lists(DEPOSITS | DEPOSITS | DEPOSITS | REMOVALS, min_size=2, max_size=14))
 def test_what_is_left_is_as_if_only_that_had_been_filed(steps: list[Deposit | Removal]) -> None:
     expected = Expected()
-    with tempfile.TemporaryDirectory() as directory:
-        with opened(Path(directory) / "any order") as node:
-            for step in steps:
-                if isinstance(step, Deposit):
-                    into = None if step.group_id is None else group(step.group_id, step.access)
-                    node.file(
-                        step.owner, replace(step.said, document_id=step.id), group=into, gate=step.gate, wait=step.wait
-                    )
-                    expected.deposit(step)
-                else:
-                    assert node.remove(step.owner, *step.ids) == expected.remove(step)
-            node.settle()
-            with opened(Path(directory) / "afresh") as fresh:
-                _file_afresh(fresh, expected)
-                assert stored(node) == stored(fresh)
-                memory = in_memory(node)
-                assert memory == in_memory(fresh)
-            # A memory built from the store equals the one that followed every write.
-            loaded = Resident(node.store.resident._engine)
-            with node.store.read() as connection:
-                loaded.load(connection, node.store.segments)
-            assert in_memory(node, loaded) == memory
+    with tempfile.TemporaryDirectory() as directory, opened(Path(directory) / "any order") as node:
+        for step in steps:
+            if isinstance(step, Deposit):
+                into = None if step.group_id is None else group(step.group_id, step.access)
+                node.file(
+                    step.owner, replace(step.said, document_id=step.id), group=into, gate=step.gate, wait=step.wait
+                )
+                expected.deposit(step)
+            else:
+                assert node.remove(step.owner, *step.ids) == expected.remove(step)
+        node.settle()
+        with opened(Path(directory) / "afresh") as fresh:
+            _file_afresh(fresh, expected)
+            assert stored(node) == stored(fresh)
+            memory = in_memory(node)
+            assert memory == in_memory(fresh)
+        # A memory built from the store equals the one that followed every write.
+        loaded = Resident(node.store.resident._engine)
+        with node.store.read() as connection:
+            loaded.load(connection, node.store.segments)
+        assert in_memory(node, loaded) == memory

@@ -20,6 +20,9 @@ class FakeNode:
         self.graph_found = operations.GraphAnswer()
         self.groups = operations.LibraryAnswer(())
         self.contents = operations.DocumentsAnswer(())
+        self.exported = operations.ExportAnswer(())
+        self.counted = operations.Stats(0, 0, 0, 0)
+        self.applies = True
         self.fails_with: BaseException | None = None
 
     def embedder_health(self) -> operations.EmbedderHealth:
@@ -43,6 +46,18 @@ class FakeNode:
 
     async def remove(self, request: operations.RemoveRequest) -> int:
         return self._answer(request, len(request.document_ids))
+
+    async def update_group(self, request: operations.UpdateGroupRequest) -> bool:
+        return self._answer(request, self.applies)
+
+    async def update_document(self, request: operations.UpdateDocumentRequest) -> bool:
+        return self._answer(request, self.applies)
+
+    async def stats(self) -> operations.Stats:
+        return self._answer("stats", self.counted)
+
+    async def export(self, request: operations.ExportRequest) -> operations.ExportAnswer:
+        return self._answer(request, self.exported)
 
     async def clear(self) -> operations.Cleared:
         return self._answer("clear", operations.Cleared(documents=3, entities=5))

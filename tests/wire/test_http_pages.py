@@ -11,7 +11,10 @@ from litestar.testing import TestClient
 from thread_service.observe import REGISTRY
 
 Client = TestClient[Any]
-ROUTES = ["batch/embeddings", "search", "graph", "library", "documents", "remove", "clear"]
+ROUTES = [
+    *("batch/embeddings", "search", "graph", "library", "documents", "export"),
+    *("group/update", "document/update", "remove", "clear"),
+]
 
 
 @pytest.fixture

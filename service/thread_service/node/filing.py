@@ -25,6 +25,8 @@ from thread_service.text.ids import content_digest, content_id
 DOCUMENT_ID_BYTES_MAX = 1_024
 CALLER_WIDTH_MULTIPLE = 16
 CALLER_WIDTH_MAX = 16_384
+COUNTED_CHARACTERS_MAX = 65_536
+"""Tokens of a longer text are counted in this much of it."""
 
 Outcome = Literal["new", "replaced", "linked", "skipped", "failed"]
 
@@ -47,12 +49,35 @@ class Filing:
             self._store, lambda connection, changes: self._accept(connection, request, changes)
         )
         self._indexer.nudge()
-        tokens = 0
-        if accepted.texts_to_embed:
-            tokens = await self._work.run(lambda: self._embedding.embedder.count_tokens(accepted.texts_to_embed))
+        tokens = await self._work.run(lambda: self._count_tokens(accepted.texts_to_embed))
+        outcomes = tuple(accepted.outcomes)
         if request.wait:
             await self._indexer.settled(accepted.sequences)
-        return Filed(tuple(accepted.document_ids), tuple(accepted.outcomes), tokens)
+            failed = await self._work.run(lambda: self._failed(accepted))
+            outcomes = tuple(
+                "failed" if document_id in failed else outcome
+                for document_id, outcome in zip(accepted.document_ids, outcomes, strict=True)
+            )
+        return Filed(tuple(accepted.document_ids), outcomes, tokens)
+
+    def _count_tokens(self, texts: Sequence[str]) -> int:
+        """Long texts by their beginning, in proportion: the answer waits for this, and the deposit is done already."""
+        if not texts:
+            return 0
+        beginnings = [text[:COUNTED_CHARACTERS_MAX] for text in texts]
+        counted = self._embedding.embedder.count_tokens(beginnings)
+        return round(counted * sum(map(len, texts)) / sum(map(len, beginnings)))
+
+    def _failed(self, accepted: _Accepted) -> set[str]:
+        with self._store.read() as connection:
+            return documents.failed(connection, accepted.owner_key, accepted.document_ids)
+
+    async def queue_is_full(self) -> bool:
+        return await self._work.run(self._queue_is_full)
+
+    def _queue_is_full(self) -> bool:
+        with self._store.read() as connection:
+            return pending.count(connection, self._pending_documents_max) >= self._pending_documents_max
 
     def _accept(self, connection: apsw.Connection, request: FileRequest, changes: Changes) -> _Accepted:
         room = self._pending_documents_max - pending.count(connection, self._pending_documents_max)
@@ -64,7 +89,7 @@ class Filing:
             )
         owner_key = registry.ensure_owner(connection, request.owner_id or f"{self._store.node_id.lower()}-thread")
         group = self._group(connection, owner_key, request, changes)
-        accepted = _Accepted()
+        accepted = _Accepted(owner_key)
         for document in request.documents:
             self._accept_one(connection, owner_key, group, document, request.gate, accepted, changes)
         return accepted
@@ -84,7 +109,7 @@ class Filing:
             tags=request.group.tags,
         )
         if access_said:
-            documents.set_access(connection, documents.in_group(connection, group.group_key), group.access, changes)
+            documents.set_group_access(connection, group.group_key, group.access, changes)
         return group
 
     def _accept_one(
@@ -101,7 +126,8 @@ class Filing:
         existing = documents.find(connection, owner_key, document_id)
         content_key, state = self._content(connection, document, accepted)
         if existing is not None and gate and state != "failed" and existing.content_key == content_key:
-            accepted.add(document_id, self._link(connection, existing.document_key, group, changes))
+            outcome = self._link(connection, existing.document_key, group, changes)
+            accepted.add(document_id, outcome, pending.place(connection, existing.document_key))
             return
         if state == "failed":
             contents.retry(connection, content_key)
@@ -153,7 +179,8 @@ class Filing:
 class _Accepted:
     """What one accepting transaction did, document by document."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner_key: int) -> None:
+        self.owner_key = owner_key
         self.document_ids: list[str] = []
         self.outcomes: list[Outcome] = []
         self.sequences: list[int] = []
@@ -186,7 +213,7 @@ def _check(index: int, document: DocumentIn) -> None:
             f"partitions[{index}]", f"mixes vectors of widths {sorted(widths)}; use one width per document."
         )
     for width in widths:
-        if width % CALLER_WIDTH_MULTIPLE or width > CALLER_WIDTH_MAX:
+        if width % CALLER_WIDTH_MULTIPLE or not 0 < width <= CALLER_WIDTH_MAX:
             raise InvalidRequest.field(
                 f"partitions[{index}]",
                 f"has vectors of width {width}; it must be a multiple of {CALLER_WIDTH_MULTIPLE}"

@@ -74,7 +74,9 @@ class GraphQueries:
             for end in (ends[key].subject_key, ends[key].object_key):
                 scores[end] = max(scores.get(end, 0.0), score)
         reached, crossed = neighbourhood.reach(connection, scores, owner_key, hops)
-        return sorted(reached, key=lambda key: (-scores.get(key, 0.0), key)), crossed | set(matched), scores
+        place = {key: position for position, key in enumerate(named)}
+        ordered = sorted(reached, key=lambda key: (-scores.get(key, 0.0), place.get(key, len(place)), key))
+        return ordered, crossed | set(matched), scores
 
     def _matched_edges(
         self, connection: apsw.Connection, vector: Vector | None, owner_key: int | None, limit: int

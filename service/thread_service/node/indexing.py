@@ -77,7 +77,6 @@ class Indexer:
         self._waiters: list[_Waiter] = []
         self._is_closing = False
         self._is_nudged = True
-        self.failed_documents = 0
         self._last_complaint = ""
         self._thread = threading.Thread(target=self._run, name="indexing", daemon=True)
 
@@ -94,18 +93,22 @@ class Indexer:
         """Return when these documents are searchable (or failed) and all their links and edges are in place."""
         waiter = _Waiter(set(sequences), Future())
         with self._condition:
+            if self._is_closing:
+                raise _stopping()
             self._waiters.append(waiter)
         self.nudge()
         await asyncio.wrap_future(waiter.future)
 
-    def close(self) -> None:
-        """Stop after the round in hand; what is left is taken up at the next start."""
+    def stop(self) -> None:
+        """Begin no further round and answer whoever waits; what is left is taken up at the next start."""
         with self._condition:
             self._is_closing = True
             self._condition.notify()
+        self._fail_waiters(_stopping())
+
+    def join(self) -> None:
+        """Wait for the round in hand, which ends early when the embedding queue is closed. After `stop`."""
         self._thread.join()
-        for waiter in self._waiters:
-            waiter.future.set_exception(NotReady("The node is shutting down; the deposit is kept and indexed later."))
 
     # ------------------------------------------------------------------------------------------ the loop
 
@@ -130,7 +133,7 @@ class Indexer:
                 self._pause(None)
 
     def _pause(self, error: ThreadError | None) -> None:
-        if error is not None:
+        if error is not None and not self._is_closing:
             if str(error) != self._last_complaint:
                 log.warning("indexing waits: %s", error)
                 self._last_complaint = str(error)
@@ -145,7 +148,8 @@ class Indexer:
         with self._condition:
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            waiter.future.set_exception(error)
+            if waiter.future.set_running_or_notify_cancel():
+                waiter.future.set_exception(error)
 
     def _round(self) -> bool:
         """One bounded piece of each kind of work; whether there may be more."""
@@ -155,13 +159,13 @@ class Indexer:
         if has_model:
             more |= self._embed_edges()
         self._answer_waiters()
-        if not (has_model or more) and self._has_pending():
+        if not (has_model or more) and self._needs_model():
             self._embedding.check_ready()
         return more
 
-    def _has_pending(self) -> bool:
+    def _needs_model(self) -> bool:
         with self._store.read() as connection:
-            return pending.count(connection, limit=1) > 0
+            return pending.count(connection, limit=1) > 0 or pending.last_unembedded(connection) > 0
 
     # ------------------------------------------------------------------------------------------ documents
 
@@ -272,7 +276,6 @@ class Indexer:
         for content, located in embedded:
             if content.failure is not None:
                 contents.mark_failed(connection, content.content_key, content.failure)
-                self.failed_documents += 1
                 log.warning("content %d cannot be searched: %s", content.content_key, content.failure)
             elif contents.mark_ready(connection, content.content_key):
                 self._record(connection, content, located, changes)
@@ -284,6 +287,8 @@ class Indexer:
             if state == "ready":
                 graph.contribute(connection, document.document_key, said[document.document_key], changes)
                 links.mark(connection, document.document_key)
+            else:
+                pending.set_aside(connection, document)
             contents.refresh_readers(connection, document.content_key, changes)
 
     def _record(
@@ -329,6 +334,23 @@ class Indexer:
             batch = pending.unembedded(connection, EDGES_A_ROUND)
         if not batch:
             return False
+        try:
+            self._embed_edge_batch(batch)
+        except EmbeddingFailed:
+            log.warning("a batch of %d relationships could not be embedded; trying them alone", len(batch))
+            for edge in batch:
+                self._embed_edge_alone(edge)
+        return True
+
+    def _embed_edge_alone(self, edge: pending.Unembedded) -> None:
+        try:
+            self._embed_edge_batch([edge])
+        except EmbeddingFailed as error:
+            # It is still found by the names of its ends.
+            log.warning("a relationship stays without a vector: %s", error)
+            self._store.write(lambda connection, _: pending.embedded(connection, edge.sequence)).result()
+
+    def _embed_edge_batch(self, batch: list[pending.Unembedded]) -> None:
         rows = self._embedding.submit([edge.text for edge in batch], "document").result()
         with self._store.appending() as segments:
             locations = segments.append(rows)
@@ -336,7 +358,6 @@ class Indexer:
             self._store.write(
                 lambda connection, changes: self._commit_edges(connection, batch, rows, locations, changes)
             ).result()
-        return True
 
     def _commit_edges(
         self,
@@ -392,6 +413,10 @@ class Indexer:
                     self._waiters.remove(waiter)
                 if waiter.future.set_running_or_notify_cancel():
                     waiter.future.set_result(None)
+
+
+def _stopping() -> NotReady:
+    return NotReady("The node is stopping; the deposit is kept and is indexed at the next start.")
 
 
 def _row(vector: Vectors | None) -> Vectors:

@@ -1,30 +1,26 @@
-"""What is filed: groups and documents, their contents, and taking them away again."""
+"""What is filed: groups and their documents, how many there are, and taking them away again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import apsw
-import msgspec
-import numpy as np
 
 from thread_service.node.operations import (
+    PAGE_BYTES_MAX,
+    WHOLE_PAGE_BYTES_MAX,
     Cleared,
-    DocumentContent,
-    DocumentsAnswer,
-    DocumentsRequest,
     LibraryAnswer,
     LibraryDocument,
     LibraryGroup,
     LibraryRequest,
-    PartitionContent,
     RemoveRequest,
+    Stats,
 )
 from thread_service.node.work import Work
-from thread_service.store import documents, registry, sql, vectors
+from thread_service.store import documents, registry, sql
 from thread_service.store.changes import Changes
 from thread_service.store.store import Store
-from thread_service.text.ids import partition_id
 
 
 class Library:
@@ -35,12 +31,12 @@ class Library:
     async def library(self, request: LibraryRequest) -> LibraryAnswer:
         return await self._work.run(lambda: self._library(request))
 
-    async def documents(self, request: DocumentsRequest) -> DocumentsAnswer:
-        return await self._work.run(lambda: self._documents(request))
-
     async def remove(self, request: RemoveRequest) -> int:
         """How many documents were really removed, once that is durable. No ids: all of the owner's, and its groups."""
         return await self._work.commit(self._store, lambda connection, changes: _remove(connection, request, changes))
+
+    async def stats(self) -> Stats:
+        return await self._work.run(self._stats)
 
     async def clear(self) -> Cleared:
         return await self._work.run(lambda: self._store.clear(_count))
@@ -55,14 +51,21 @@ class Library:
                 return LibraryAnswer(tuple(self._group(connection, key, owner_key, request) for key in keys))
             ids = _group_ids(connection, owner_key, request)
             page = ids if request.limit <= 0 else ids[: request.limit]
-            # All readable groups of one id are on one page: the cursor is the id.
-            groups = tuple(
-                self._group(connection, group.group_key, owner_key, request)
-                for group_id in page
-                for group in registry.groups_by_id(connection, group_id)
-                if group.owner_key == owner_key or (request.include_available and group.access == "available")
-            )
-            return LibraryAnswer(groups, has_more=len(page) < len(ids))
+            bytes_max = PAGE_BYTES_MAX if request.limit > 0 else WHOLE_PAGE_BYTES_MAX
+            groups: list[LibraryGroup] = []
+            size = 0
+            for group_id in page:
+                # All readable groups of one id are on one page: the cursor is the id.
+                readable = [
+                    self._group(connection, group.group_key, owner_key, request)
+                    for group in registry.groups_by_id(connection, group_id)
+                    if group.owner_key == owner_key or (request.include_available and group.access == "available")
+                ]
+                size += sum(map(_message_bytes, readable))
+                if groups and size > bytes_max:
+                    return LibraryAnswer(tuple(groups), has_more=True)
+                groups += readable
+            return LibraryAnswer(tuple(groups), has_more=len(page) < len(ids))
 
     def _group(
         self, connection: apsw.Connection, group_key: int, owner_key: int | None, request: LibraryRequest
@@ -89,78 +92,27 @@ class Library:
             documents=documents,
         )
 
-    # ------------------------------------------------------------------------------------------ contents
-
-    def _documents(self, request: DocumentsRequest) -> DocumentsAnswer:
+    def _stats(self) -> Stats:
         with self._store.read() as connection:
-            owner_key = registry.owner_key(connection, request.owner_id)
-            found = (
-                self._document(connection, owner_key, document_id, request.include_embeddings)
-                for document_id in request.document_ids
+            filed, available, owners = documents.counts(connection)
+            return Stats(
+                documents=filed,
+                groups=registry.group_count(connection),
+                owners=owners,
+                available_documents=available,
             )
-            return DocumentsAnswer(tuple(document for document in found if document is not None))
-
-    def _document(
-        self, connection: apsw.Connection, owner_key: int | None, document_id: str, include_embeddings: bool
-    ) -> DocumentContent | None:
-        """The caller's own document of this id, else the oldest available one."""
-        statement = (
-            "SELECT name, owner_id, primary_group, created_at, content_key, media_type, metadata, urls"
-            " FROM documents JOIN owners USING (owner_key) JOIN contents USING (content_key)"
-            " WHERE document_id = ?1 AND (owner_key = ?2 OR access = 'available')"
-            " ORDER BY owner_key IS NOT ?2, document_key LIMIT 1"
-        )
-        for row in sql.rows(connection, statement, (document_id, owner_key)):
-            name, owner_id, group_key, created_at, content_key, media_type, metadata, urls = row
-            group = None if group_key is None else registry.group_by_key(connection, group_key)
-            texts = sql.rows(
-                connection,
-                "SELECT partition_key, text FROM partitions WHERE content_key = ? ORDER BY ordinal",
-                (content_key,),
-            )
-            partitions: tuple[PartitionContent, ...] = ()
-            if include_embeddings:
-                own_urls = [None] * len(texts) if urls is None else msgspec.json.decode(urls, type=list[str | None])
-                brought = self._brought(connection, [partition_key for partition_key, _ in texts])
-                partitions = tuple(
-                    PartitionContent(
-                        partition_id(document_id, ordinal),
-                        own_urls[ordinal] or self._url(document_id),
-                        brought.get(partition_key, np.empty(0, np.float32)),
-                    )
-                    for ordinal, (partition_key, _) in enumerate(texts)
-                )
-            return DocumentContent(
-                document_id=document_id,
-                name=name,
-                owner_id=owner_id,
-                group_id="" if group is None else group.group_id,
-                group_label="" if group is None else group.label,
-                created_at=created_at,
-                texts=tuple(text for _, text in texts),
-                media_type=media_type,
-                metadata=metadata,
-                partitions=partitions,
-            )
-        return None
-
-    def _brought(
-        self, connection: apsw.Connection, partition_keys: list[int]
-    ) -> dict[int, np.ndarray[tuple[int], np.dtype[np.float32]]]:
-        """Vectors the caller brought, bit for bit: from the segments, or from the journal while still pending."""
-        located = vectors.locate(connection, "caller", partition_keys)
-        found = {key: self._store.segments.read_checked([location])[0] for key, location in located.items()}
-        for key, blob in sql.rows(
-            connection,
-            "SELECT partition_key, vector FROM partitions WHERE vector IS NOT NULL"
-            " AND partition_key IN (SELECT value FROM json_each(?))",
-            (msgspec.json.encode(partition_keys).decode(),),
-        ):
-            found[key] = np.frombuffer(blob, "<f4").astype(np.float32)
-        return found
 
     def _url(self, document_id: str) -> str:
         return documents.url(self._store.path, document_id)
+
+
+def _message_bytes(group: LibraryGroup) -> int:
+    """No less than what the group takes in a message."""
+    words = (group.group_id, group.label, group.owner_id, group.description or "", *group.tags)
+    return sum(6 + len(text.encode()) for text in words) + sum(
+        50 + sum(len(text.encode()) for text in (item.document_id, item.url, item.owner_id, item.name or ""))
+        for item in group.documents
+    )
 
 
 def _remove(connection: apsw.Connection, request: RemoveRequest, changes: Changes) -> int:
@@ -202,8 +154,7 @@ def _groups_holding(connection: apsw.Connection, owner_key: int | None, document
 
 
 def _count(connection: apsw.Connection) -> Cleared:
-    distinct = "SELECT count(*) FROM (SELECT DISTINCT document_id, content_key FROM documents)"
     return Cleared(
-        documents=int(sql.value(connection, distinct)),
+        documents=documents.counts(connection)[0],
         entities=int(sql.value(connection, "SELECT count(*) FROM entities")),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.node.contents import Contents
 from thread_service.node.filing import Filing
 from thread_service.node.graph_query import GraphQueries
 from thread_service.node.indexing import Indexer
@@ -12,6 +13,8 @@ from thread_service.node.operations import (
     DocumentsAnswer,
     DocumentsRequest,
     EmbedderHealth,
+    ExportAnswer,
+    ExportRequest,
     Filed,
     FileRequest,
     GraphAnswer,
@@ -22,8 +25,12 @@ from thread_service.node.operations import (
     RemoveRequest,
     SearchAnswer,
     SearchRequest,
+    Stats,
+    UpdateDocumentRequest,
+    UpdateGroupRequest,
 )
 from thread_service.node.search import Searching
+from thread_service.node.updates import Updates
 from thread_service.node.work import Work
 from thread_service.store import stamp
 from thread_service.store.store import Store
@@ -50,6 +57,8 @@ class Node:
         self._searching = Searching(store, embedding, self._work, graph_mode=graph_mode, lexical=lexical)
         self._graph = GraphQueries(store, embedding, self._work)
         self._library = Library(store, self._work)
+        self._contents = Contents(store, self._work)
+        self._updates = Updates(store, self._work)
         self.ready = False
 
     def start(self) -> None:
@@ -75,12 +84,28 @@ class Node:
         return await self._library.library(request)
 
     async def documents(self, request: DocumentsRequest) -> DocumentsAnswer:
-        return await self._library.documents(request)
+        return await self._contents.documents(request)
+
+    async def export(self, request: ExportRequest) -> ExportAnswer:
+        return await self._contents.export(request)
 
     async def remove(self, request: RemoveRequest) -> int:
         removed = await self._library.remove(request)
         self._indexer.nudge()
         return removed
+
+    async def update_group(self, request: UpdateGroupRequest) -> bool:
+        return await self._updates.update_group(request)
+
+    async def update_document(self, request: UpdateDocumentRequest) -> bool:
+        return await self._updates.update_document(request)
+
+    async def stats(self) -> Stats:
+        return await self._library.stats()
+
+    async def queue_is_full(self) -> bool:
+        """Whether one more document would be refused with Busy."""
+        return await self._filing.queue_is_full()
 
     async def clear(self) -> Cleared:
         return await self._library.clear()
@@ -104,10 +129,16 @@ class Node:
             indexed_with=indexed_with,
         )
 
+    def stop(self) -> None:
+        """Before the front ends stop: index no more, and answer whoever waits for that. Deposits are still taken."""
+        self._indexer.stop()
+
     def close(self) -> None:
-        """Finish the round of indexing in hand and every write, then give everything up. Blocking."""
+        """Finish every write, then give everything up; indexing goes on at the next start. Blocking."""
         self.ready = False
-        self._indexer.close()
+        self._indexer.stop()
+        # Before the join: a long text in the round in hand may need minutes of the model yet.
         self._embedding.close()
+        self._indexer.join()
         self._work.close()
         self._store.close()

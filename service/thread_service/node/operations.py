@@ -20,6 +20,12 @@ Scope = Literal["personal", "global"]
 
 TOP_K_DEFAULT = 10
 TOP_K_MAX = 1_000
+ANSWER_BYTES_MAX = 64 * 2**20
+"""Documents in one answer, as messages count them; one document alone may be larger."""
+PAGE_BYTES_MAX = 4_000_000
+"""A page of a caller who pages: what a gRPC client takes by default, less the frame around it."""
+WHOLE_PAGE_BYTES_MAX = 32 * 2**20
+"""A page of a caller who asked for everything at once."""
 COMPONENT_MAX = 1e15
 """The largest component of a vector: squared distances stay finite in float32 up to it, whatever the width."""
 
@@ -268,6 +274,7 @@ class GraphAnswer:
 @dataclass(frozen=True, slots=True)
 class LibraryRequest:
     """`document_ids`: only the groups that hold any of them, unpaged. `limit` 0: all. `after_id`: exclusive.
+    A page ends early, with `has_more`, when it grows too large, but never inside a group id.
 
     `include_documents` False: the groups without their documents.
     """
@@ -340,9 +347,75 @@ class DocumentContent:
 
 @dataclass(frozen=True, slots=True)
 class DocumentsAnswer:
-    """In request order; unknown and unreadable ids are left out."""
+    """In request order; unknown and unreadable ids are left out. `is_cut`: so is what exceeds `ANSWER_BYTES_MAX`."""
 
     documents: tuple[DocumentContent, ...]
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """The owner's documents whose ids start with `prefix` and come after `after_id`.
+
+    `group_ids` empty: filed in any group or in none. `limit` 0: all.
+    """
+
+    owner_id: str
+    group_ids: tuple[str, ...] = ()
+    prefix: str = ""
+    after_id: str = ""
+    limit: int = 0
+    include_embeddings: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExportAnswer:
+    """Ascending by id in the order of code points. `has_more` only beside at least one document."""
+
+    documents: tuple[DocumentContent, ...]
+    has_more: bool = False
+
+
+# ---------------------------------------------------------------------------------------------------- updating
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """Replaces what the group had."""
+
+    description: str | None
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateGroupRequest:
+    """`access` goes to the group's documents too. `access` None, `label` empty, `metadata` None: no change."""
+
+    owner_id: str
+    group_id: str
+    access: Access | None = None
+    label: str = ""
+    metadata: GroupMetadata | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateDocumentRequest:
+    """`group_id`: one of the owner's groups, which takes the place of the document's primary group. Empty: no move."""
+
+    owner_id: str
+    document_id: str
+    access: Access | None = None
+    group_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The whole node's counts. Documents are counted by distinct id and content, owners when they hold documents."""
+
+    documents: int
+    groups: int
+    owners: int
+    available_documents: int
 
 
 # ---------------------------------------------------------------------------------------------------- health

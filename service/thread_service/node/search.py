@@ -45,7 +45,7 @@ from thread_service.store.graph_cache import Links
 from thread_service.store.resident import ResidentTable
 from thread_service.store.store import Store
 from thread_service.store.words import WordIndex
-from thread_service.text.mentions import candidate_names, name_key, query_names
+from thread_service.text.mentions import candidate_names, query_names
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Searching:
             if self._uses_graph(request):
                 links = self._store.resident.graph.at(connection, version)
                 named = self._named(connection, links, owner_key, query)
-            wanted = {key for _, key in lookup.entities_by_name(connection, map(name_key, request.entities))}
+            wanted = lookup.entities_called(connection, request.entities)
         return _Prepared(owner_key, candidates, words, named, frozenset(wanted))
 
     def _named(self, connection: apsw.Connection, links: Links, owner_key: int | None, query: str) -> dict[int, float]:

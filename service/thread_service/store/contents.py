@@ -9,7 +9,7 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
-from thread_service.store import audience, sql
+from thread_service.store import audience, pending, sql
 from thread_service.store.changes import Changes, ContentState
 from thread_service.text.tokens import tokens
 
@@ -47,7 +47,8 @@ def create(
 
 
 def retry(connection: apsw.Connection, content_key: int) -> None:
-    """A failed content is tried again."""
+    """A failed content is tried again, for all documents that point to it."""
+    pending.take_up(connection, content_key)
     connection.execute(
         "UPDATE contents SET state = 'pending', failure = NULL WHERE content_key = ? AND state = 'failed'",
         (content_key,),

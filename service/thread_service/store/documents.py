@@ -6,7 +6,7 @@ of its edges and of the node's memory up to date.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -17,6 +17,8 @@ import msgspec
 from thread_service.store import audience, contents, graph, links, sql
 from thread_service.store.changes import Changes, DocumentState
 from thread_service.text.mentions import name_key
+
+_IDS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,41 @@ def owned(connection: apsw.Connection, owner_key: int) -> list[Document]:
     return [Document(*row) for row in sql.rows(connection, statement, (owner_key,))]
 
 
+def failed(connection: apsw.Connection, owner_key: int, document_ids: Iterable[str]) -> set[str]:
+    """Those of the owner's documents that cannot be searched, because their content could not be embedded."""
+    statement = (
+        "SELECT document_id FROM documents JOIN contents USING (content_key) WHERE owner_key = ?"
+        " AND document_id IN (SELECT value FROM json_each(?)) AND state = 'failed'"
+    )
+    return {*sql.column(connection, statement, (owner_key, sql.array(document_ids)))}
+
+
+def ids_after(
+    connection: apsw.Connection, owner_key: int, after_id: str, prefix: str, group_ids: Sequence[str]
+) -> Iterator[str]:
+    """The owner's document ids that start with `prefix`, after `after_id`, ascending by code points.
+
+    `group_ids`: filed in any of the owner's groups of these ids; empty for documents in any group or none.
+    """
+    statement = (
+        "SELECT document_id FROM documents d WHERE owner_key = ?1 AND document_id > ?2 AND document_id >= ?3"
+        " AND (?4 = '[]' OR EXISTS (SELECT 1 FROM document_groups JOIN groups USING (group_key)"
+        "  WHERE document_key = d.document_key AND group_id IN (SELECT value FROM json_each(?4))))"
+        " ORDER BY document_id LIMIT ?5"
+    )
+    while True:
+        parameters = (owner_key, after_id, prefix, sql.array(group_ids), _IDS_AT_ONCE)
+        found: list[str] = sql.column(connection, statement, parameters)
+        for document_id in found:
+            # Ids that start alike lie together.
+            if not document_id.startswith(prefix):
+                return
+            yield document_id
+        if len(found) < _IDS_AT_ONCE:
+            return
+        after_id = found[-1]
+
+
 def create(connection: apsw.Connection, owner_key: int, document_id: str, said: Said) -> int:
     """A new restricted document in no group."""
     connection.execute(
@@ -93,6 +130,16 @@ def add_to_group(connection: apsw.Connection, document_key: int, group_key: int)
     connection.execute("UPDATE documents SET primary_group = ? WHERE document_key = ?", (group_key, document_key))
 
 
+def move_to_group(connection: apsw.Connection, document_key: int, group_key: int) -> None:
+    """Put the group in the place of the primary one; other groups keep the document."""
+    connection.execute(
+        "DELETE FROM document_groups WHERE document_key = ?1"
+        " AND group_key = (SELECT primary_group FROM documents WHERE document_key = ?1)",
+        (document_key,),
+    )
+    add_to_group(connection, document_key, group_key)
+
+
 def set_access(connection: apsw.Connection, document_keys: Iterable[int], access: str, changes: Changes) -> None:
     for document_key in document_keys:
         graph.leave(connection, document_key)
@@ -101,8 +148,23 @@ def set_access(connection: apsw.Connection, document_keys: Iterable[int], access
         touch(connection, document_key, changes)
 
 
-def in_group(connection: apsw.Connection, group_key: int) -> list[int]:
-    return [*sql.column(connection, "SELECT document_key FROM document_groups WHERE group_key = ?", (group_key,))]
+def set_group_access(connection: apsw.Connection, group_key: int, access: str, changes: Changes) -> None:
+    """Give the access to all documents of the group that have another one."""
+    statement = (
+        "SELECT document_key FROM document_groups JOIN documents USING (document_key)"
+        " WHERE group_key = ? AND access <> ? ORDER BY document_key"
+    )
+    set_access(connection, [*sql.column(connection, statement, (group_key, access))], access, changes)
+
+
+def counts(connection: apsw.Connection) -> tuple[int, int, int]:
+    """(documents, available ones, owners who hold any); documents by distinct id and content."""
+    distinct = "SELECT count(*) FROM (SELECT DISTINCT document_id, content_key FROM documents"
+    return (
+        sql.value(connection, f"{distinct})"),
+        sql.value(connection, f"{distinct} WHERE access = 'available')"),
+        sql.value(connection, "SELECT count(DISTINCT owner_key) FROM documents"),
+    )
 
 
 def touch(connection: apsw.Connection, document_key: int, changes: Changes) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class GrowingInts:
-    """`missing` where nothing was set. Reads never fail: a key beyond the end is missing.
+    """`missing` where nothing was set. Reads never fail: a key beyond the end, or below 0, is missing.
 
     One writer; readers may read at any time and see each key's old or new value.
     """
@@ -33,7 +33,7 @@ class GrowingInts:
         """Values of the keys, int32 [n]."""
         wanted = np.atleast_1d(np.asarray(keys, dtype=np.int64))
         values = self._values
-        inside = wanted < len(values)
+        inside = (wanted >= 0) & (wanted < len(values))
         if inside.all():
             return values[wanted]
         found = np.full(len(wanted), self._missing, np.int32)
@@ -42,4 +42,4 @@ class GrowingInts:
 
     def one(self, key: int) -> int:
         values = self._values
-        return int(values[key]) if key < len(values) else self._missing
+        return int(values[key]) if 0 <= key < len(values) else self._missing

@@ -32,14 +32,18 @@ def waiting(connection: apsw.Connection, limit: int) -> list[int]:
 def link(connection: apsw.Connection, document_key: int, changes: Changes, *, by_text: bool) -> None:
     """Work out the links of one document from its owner's names as they are now.
 
-    `by_text` False: its own name only, its texts are not searched for names.
+    A document whose content is not (or never) searchable has none. `by_text` False: its own name only, its texts are
+    not searched for names.
     """
     connection.execute("DELETE FROM relink WHERE document_key = ?", (document_key,))
-    owner_key, content_key, name, name_key = sql.row(
+    owner_key, content_key, name, name_key, state = sql.row(
         connection,
-        "SELECT owner_key, content_key, name, name_key FROM documents WHERE document_key = ?",
+        "SELECT owner_key, content_key, name, name_key, state FROM documents JOIN contents USING (content_key)"
+        " WHERE document_key = ?",
         (document_key,),
     )
+    if state != "ready":
+        name_key = ""
     bearers = _bearers(connection, owner_key, [name_key]) if name_key else {}
     others = {key for key, kind in bearers.get(name_key, ()) if kind != DOCUMENT}
     _settle_own_name(connection, document_key, owner_key, name if name_key and not others else None, changes)

@@ -14,6 +14,8 @@ import apsw
 from pyroaring import BitMap
 
 from thread_service.store import sql
+from thread_service.text.ids import normalise_name
+from thread_service.text.mentions import name_key
 
 MediaType = Literal["text", "image", "code"]
 
@@ -51,14 +53,26 @@ def shown_document(
 ) -> ShownDocument | None:
     """The document a content is shown as: the caller's own if there is one, else the oldest available one."""
     statement = (
-        "SELECT document_key, document_id, owner_id, name, primary_group FROM documents JOIN owners USING (owner_key)"
+        "SELECT document_key, document_id, owner_id, name FROM documents JOIN owners USING (owner_key)"
         " WHERE content_key = ?1 AND (owner_key = ?2 OR access = 'available')"
         " ORDER BY owner_key IS NOT ?2, document_key"
     )
-    for row in sql.rows(connection, statement, (content_key, owner_key)):
-        if row[0] in eligible:
-            return ShownDocument(*row)
+    for document_key, document_id, owner_id, name in sql.rows(connection, statement, (content_key, owner_key)):
+        if document_key in eligible:
+            group_key = shown_group(connection, document_key, owner_key)
+            return ShownDocument(document_key, document_id, owner_id, name, group_key)
     return None
+
+
+def shown_group(connection: apsw.Connection, document_key: int, owner_key: int | None) -> int | None:
+    """The group a document is shown in: its primary one, else the oldest one; for others an available one only."""
+    statement = (
+        "SELECT group_key FROM document_groups JOIN groups g USING (group_key) JOIN documents d USING (document_key)"
+        " WHERE document_key = ?1 AND (d.owner_key = ?2 OR g.access = 'available')"
+        " ORDER BY group_key <> primary_group, group_key LIMIT 1"
+    )
+    found: int | None = sql.value(connection, statement, (document_key, owner_key))
+    return found
 
 
 def documents_of_content(connection: apsw.Connection, content_key: int) -> list[int]:
@@ -82,6 +96,18 @@ def entities_by_name(connection: apsw.Connection, name_keys: Iterable[str]) -> l
         "SELECT name_key, entity_key FROM entities WHERE name_key IN (SELECT value FROM json_each(?))",
         (sql.array(name_keys),),
     )
+    return found
+
+
+def entities_called(connection: apsw.Connection, names: Iterable[str]) -> set[int]:
+    """All entities of these names, however they are written."""
+    keys = {name: name_key(name) for name in names}
+    found = {key for _, key in entities_by_name(connection, filter(None, keys.values()))}
+    # Names without a word, such as emoji, share the empty key; their spelling tells them apart.
+    wordless = {normalise_name(name) for name, key in keys.items() if not key} - {""}
+    if wordless:
+        statement = "SELECT entity_key, spelling FROM entities JOIN assertions USING (entity_key) WHERE name_key = ''"
+        found |= {key for key, spelling in sql.rows(connection, statement) if normalise_name(spelling) in wordless}
     return found
 
 

@@ -22,13 +22,14 @@ class Standing(NamedTuple):
 
 
 def standing(connection: apsw.Connection, owner_key: int, entity_key: int) -> Standing:
+    # Of an entity that very many documents assert, each question reads one row.
     asserted, linkable = sql.row(
         connection,
-        "SELECT count(*), coalesce(max(linkable), 0) FROM assertions"
-        " WHERE entity_key = ? AND owner_key = ? AND source <> 'keyword'",
+        "SELECT EXISTS (SELECT 1 FROM assertions WHERE entity_key = ?1 AND owner_key = ?2 AND source <> 'keyword'),"
+        " EXISTS (SELECT 1 FROM assertions WHERE entity_key = ?1 AND owner_key = ?2 AND linkable)",
         (entity_key, owner_key),
     )
-    return Standing(asserted > 0, bool(linkable))
+    return Standing(bool(asserted), bool(linkable))
 
 
 def follow(connection: apsw.Connection, owner_key: int, entity_key: int, before: Standing) -> None:
@@ -46,13 +47,18 @@ def follow(connection: apsw.Connection, owner_key: int, entity_key: int, before:
         if not _is_linkable_name(connection, owner_key, name_key):
             connection.execute("DELETE FROM names WHERE owner_key = ? AND name_key = ?", (owner_key, name_key))
         _mark_mentioning(connection, owner_key, entity_key)
-    elif after.asserted != before.asserted:
-        # A spelling that is not linkable still bears a name another spelling may have made linkable.
+    elif _is_known(connection, owner_key, name_key):
+        # A spelling that is not linkable bears a name that another entity's spelling has made linkable.
         _mark_texts_containing(connection, owner_key, name_key)
     connection.execute(
         "INSERT OR IGNORE INTO relink SELECT document_key FROM documents WHERE owner_key = ? AND name_key = ?",
         (owner_key, name_key),
     )
+
+
+def _is_known(connection: apsw.Connection, owner_key: int, name_key: str) -> bool:
+    found = sql.value(connection, "SELECT 1 FROM names WHERE owner_key = ? AND name_key = ?", (owner_key, name_key))
+    return found is not None
 
 
 def _is_linkable_name(connection: apsw.Connection, owner_key: int, name_key: str) -> bool:

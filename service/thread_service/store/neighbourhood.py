@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import apsw
 
 from thread_service.store import sql
+from thread_service.text.ids import normalise_name
 from thread_service.text.stop_words import STOP_WORDS
 from thread_service.text.tokens import tokens
 
@@ -33,24 +34,43 @@ def named_like(
     connection: apsw.Connection, text: str, owner_key: int | None, kinds: frozenset[str] | None, limit: int
 ) -> list[int]:
     """Readable entities whose name shares a word with `text`: exact names first, then the most shared words, then
-    the shortest name."""
-    words = [word for word in dict.fromkeys(tokens(text)) if word not in STOP_WORDS]
-    if not words:
-        return []
-    key = " ".join(tokens(text))
-    # A name is matched by whole words: the padded name holds the padded word.
-    shared = " + ".join("(instr(' ' || name_key || ' ', ' ' || ? || ' ') > 0)" for _ in words[:16])
-    statement = (
-        f"SELECT entity_key, kind, name_key = ? AS is_exact, {shared} AS shared_words, name_key FROM entities"
-        " WHERE shared_words > 0 ORDER BY is_exact DESC, shared_words DESC, length(name_key), entity_key"
-    )
+    the shortest name. A text of nothing but stop words, or without any word, finds exact names only."""
     found: list[int] = []
-    for entity_key, kind, *_ in sql.rows(connection, statement, (key, *words[:16])):
+    for entity_key, kind in _named_like(connection, text):
         if (kinds is None or kind in kinds) and is_readable(connection, entity_key, owner_key):
             found.append(entity_key)
             if len(found) == limit:
                 break
     return found
+
+
+def _named_like(connection: apsw.Connection, text: str) -> Iterator[tuple[int, str]]:
+    """(entity_key, kind), best first."""
+    spoken = tokens(text)
+    key = " ".join(spoken)
+    words = [word for word in dict.fromkeys(spoken) if word not in STOP_WORDS][:16]
+    if words:
+        # A name is matched by whole words: the padded name holds the padded word.
+        shared = " + ".join("(instr(' ' || name_key || ' ', ' ' || ? || ' ') > 0)" for _ in words)
+        statement = (
+            f"SELECT entity_key, kind, name_key = ? AS is_exact, {shared} AS shared_words FROM entities"
+            " WHERE shared_words > 0 ORDER BY is_exact DESC, shared_words DESC, length(name_key), entity_key"
+        )
+        for entity_key, kind, *_ in sql.rows(connection, statement, (key, *words)):
+            yield entity_key, kind
+    elif key:
+        statement = "SELECT entity_key, kind FROM entities WHERE name_key = ? ORDER BY entity_key"
+        yield from sql.rows(connection, statement, (key,))
+    else:
+        # Names without a word, such as emoji, share the empty key; their spelling tells them apart.
+        statement = (
+            "SELECT DISTINCT entity_key, kind, spelling FROM entities JOIN assertions USING (entity_key)"
+            " WHERE name_key = '' ORDER BY entity_key"
+        )
+        wanted = normalise_name(text)
+        for entity_key, kind, spelling in sql.rows(connection, statement):
+            if normalise_name(spelling) == wanted:
+                yield entity_key, kind
 
 
 def is_readable(connection: apsw.Connection, entity_key: int, owner_key: int | None) -> bool:

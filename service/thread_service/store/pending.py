@@ -34,11 +34,18 @@ class PendingDocument:
 
 def enqueue(connection: apsw.Connection, document_key: int, said: SaidGraph) -> int:
     """The document is to be indexed (again); returns its place in the queue. An earlier place is given up."""
+    connection.execute("DELETE FROM set_aside WHERE document_key = ?", (document_key,))
     connection.execute(
         "INSERT OR REPLACE INTO pending (document_key, graph) VALUES (?, ?)",
         (document_key, msgspec.json.encode(said).decode()),
     )
     return connection.last_insert_rowid()
+
+
+def place(connection: apsw.Connection, document_key: int) -> int | None:
+    """The document's place in the queue, None when it is indexed."""
+    found: int | None = sql.value(connection, "SELECT sequence FROM pending WHERE document_key = ?", (document_key,))
+    return found
 
 
 def take(connection: apsw.Connection, limit: int, *, without_model: bool) -> list[PendingDocument]:
@@ -64,6 +71,23 @@ def finish(connection: apsw.Connection, sequence: int) -> bool:
     """False when the place was given up meanwhile: the document was removed or deposited again."""
     connection.execute("DELETE FROM pending WHERE sequence = ?", (sequence,))
     return bool(connection.changes())
+
+
+def set_aside(connection: apsw.Connection, document: PendingDocument) -> None:
+    """Its content could not be embedded: keep what was said about it until that is tried again."""
+    connection.execute(
+        "INSERT OR REPLACE INTO set_aside VALUES (?, ?)",
+        (document.document_key, msgspec.json.encode(document.said).decode()),
+    )
+
+
+def take_up(connection: apsw.Connection, content_key: int) -> None:
+    """The content is tried again: the documents that were set aside with it are pending again."""
+    aside = "FROM set_aside WHERE document_key IN (SELECT document_key FROM documents WHERE content_key = ?)"
+    connection.execute(
+        f"INSERT OR IGNORE INTO pending (document_key, graph) SELECT document_key, graph {aside}", (content_key,)
+    )
+    connection.execute(f"DELETE {aside}", (content_key,))
 
 
 def count(connection: apsw.Connection, limit: int) -> int:

@@ -87,6 +87,27 @@ def ensure_group(
     return found, access is not None
 
 
+def set_group_access(connection: apsw.Connection, group_key: int, access: str) -> None:
+    connection.execute("UPDATE groups SET access = ? WHERE group_key = ?", (access, group_key))
+
+
+def set_group_label(connection: apsw.Connection, group_key: int, label: str) -> None:
+    connection.execute("UPDATE groups SET label = ? WHERE group_key = ?", (label, group_key))
+
+
+def set_group_metadata(
+    connection: apsw.Connection, group_key: int, description: str | None, tags: tuple[str, ...]
+) -> None:
+    connection.execute(
+        "UPDATE groups SET description = ?, tags = ? WHERE group_key = ?",
+        (description, _json(tuple(dict.fromkeys(tags))), group_key),
+    )
+
+
+def group_count(connection: apsw.Connection) -> int:
+    return int(sql.value(connection, "SELECT count(*) FROM groups"))
+
+
 def owner_id(connection: apsw.Connection, owner_key: int) -> str:
     found: str = sql.value(connection, "SELECT owner_id FROM owners WHERE owner_key = ?", (owner_key,))
     return found

@@ -81,6 +81,11 @@ CREATE TABLE pending (                    -- accepted, not yet indexed; `graph` 
     graph TEXT NOT NULL
 ) STRICT;
 
+CREATE TABLE set_aside (                  -- as `pending`, of content that could not be embedded; taken up when it is tried again
+    document_key INTEGER PRIMARY KEY REFERENCES documents ON DELETE CASCADE,
+    graph TEXT NOT NULL
+) STRICT;
+
 CREATE TABLE unembedded (                 -- edges and predicates whose words are not embedded yet
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
     purpose TEXT NOT NULL CHECK (purpose IN ('relationship', 'predicate')),
@@ -160,6 +165,8 @@ CREATE TABLE assertions (
     PRIMARY KEY (document_key, entity_key, source)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX assertions_by_entity ON assertions (entity_key, owner_key, document_key);
+CREATE INDEX assertions_bearing_names ON assertions (entity_key, owner_key) WHERE source <> 'keyword';
+CREATE INDEX assertions_linkable ON assertions (entity_key, owner_key) WHERE linkable;
 
 CREATE TABLE relationship_assertions (
     document_key INTEGER NOT NULL REFERENCES documents,

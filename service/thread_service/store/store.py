@@ -28,7 +28,7 @@ SCHEMA = files("thread_service.store").joinpath("schema.sql").read_text("utf-8")
 
 # In the order of deletion: what refers to others first.
 _TABLES = (
-    "pending", "unembedded", "relink", "mentions", "names", "relationship_assertions", "assertions",
+    "pending", "set_aside", "unembedded", "relink", "mentions", "names", "relationship_assertions", "assertions",
     "predicate_readers", "relationships", "predicates", "entities", "document_groups", "documents", "vectors",
     "segments", "partitions", "contents", "groups", "owners", "words", "stamp",
 )  # fmt: skip

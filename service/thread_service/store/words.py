@@ -84,6 +84,8 @@ class WordIndex:
                 self._frequencies.move_to_end(term)
                 return known[0]
         count = int(sql.value(connection, "SELECT count(*) FROM words WHERE words MATCH ?", (f'body : "{term}"',)))
+        if not count:  # not remembered: the next document may bring the term
+            return 0
         with self._lock:
             self._frequencies[term] = (count, partitions)
             if len(self._frequencies) > FREQUENCIES_MAX:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from thread_service.errors import InvalidRequest
+from thread_service.errors import InvalidRequest, TooLarge
 from thread_service.node import operations
 from thread_service.text.chunker import chunk
 from thread_service.wire import limits, schemas
@@ -24,14 +24,14 @@ T = TypeVar("T")
 # ---------------------------------------------------------------------------------------------------- pieces
 
 
-def _bounded_id(text: str, field: str) -> str:
+def bounded_id(text: str, field: str) -> str:
     if len(text.encode()) > limits.ID_BYTES_MAX:
         raise InvalidRequest.field(field, f"is longer than {limits.ID_BYTES_MAX:,} bytes of UTF-8")
     return text
 
 
 def owner(text: str, field: str) -> str:
-    return operations.owner_id(_bounded_id(text, field))
+    return operations.owner_id(bounded_id(text, field))
 
 
 def _at(items: Sequence[T | None] | None, index: int) -> T | None:
@@ -70,7 +70,7 @@ def batch(body: schemas.BatchRequest, node_id: str, chunk_chars: int) -> Batch:
     Documents named by the content of their texts go through the dedup gate; a caller's own ids replace.
     """
     ids = tuple(
-        _bounded_id(_at(body.document_ids, index) or "", f"document_ids[{index}]") for index in range(len(body.inputs))
+        bounded_id(_at(body.document_ids, index) or "", f"document_ids[{index}]") for index in range(len(body.inputs))
     )
     documents = ((index, _document(body, index, document_id, chunk_chars)) for index, document_id in enumerate(ids))
     filed = {index: document for index, document in documents if document is not None}
@@ -126,28 +126,42 @@ def _entities(body: schemas.BatchRequest, index: int) -> tuple[operations.Entity
 
 
 def _partitions(given: list[schemas.PartitionIn], texts: int, index: int) -> list[operations.PartitionIn]:
-    if not given:
-        return []
-    if len(given) != texts:
-        raise InvalidRequest.field(
-            f"partitions[{index}]", f"holds {len(given)} entries for {texts} texts; give one for each"
+    field = f"partitions[{index}]"
+    partitions = [
+        operations.PartitionIn(
+            _vector(item.embedding, f"{field}[{position}].embedding") if item.embedding else None, item.url or None
         )
-    partitions, width = [], 0
-    for position, item in enumerate(given):
-        field = f"partitions[{index}][{position}].embedding"
-        embedding = _vector(item.embedding, field) if item.embedding else None
-        if embedding is not None:
-            if embedding.size % limits.WIDTH_DIVISOR:
-                raise InvalidRequest.field(
-                    field, f"has {embedding.size} dimensions; give a multiple of {limits.WIDTH_DIVISOR}"
-                )
-            if width not in (0, embedding.size):
-                raise InvalidRequest.field(
-                    field, f"has {embedding.size} dimensions beside {width} in the same document; give one width"
-                )
-            width = embedding.size
-        partitions.append(operations.PartitionIn(embedding, item.url or None))
+        for position, item in enumerate(given)
+    ]
+    check_partitions(partitions, texts, field)
     return partitions
+
+
+def check_partitions(partitions: Sequence[operations.PartitionIn], texts: int, field: str) -> None:
+    """None, or one for each text; vectors of one document have one width, a multiple of 16, and usable numbers."""
+    if partitions and len(partitions) != texts:
+        raise InvalidRequest.field(field, f"holds {len(partitions)} entries for {texts} texts; give one for each")
+    width = 0
+    for position, partition in enumerate(partitions):
+        if partition.embedding is None:
+            continue
+        size = partition.embedding.size
+        if size % limits.WIDTH_DIVISOR:
+            raise InvalidRequest.field(
+                f"{field}[{position}].embedding",
+                f"has {size} dimensions; give a multiple of {limits.WIDTH_DIVISOR}",
+            )
+        if width not in (0, size):
+            raise InvalidRequest.field(
+                f"{field}[{position}].embedding",
+                f"has {size} dimensions beside {width} in the same document; give one width",
+            )
+        width = size
+        if not operations.is_usable(partition.embedding):
+            raise InvalidRequest.field(
+                f"{field}[{position}].embedding",
+                f"holds NaN, infinity or a number beyond {operations.COMPONENT_MAX:g}",
+            )
 
 
 def _group_in(group: schemas.GroupIn | str | None) -> operations.GroupIn | None:
@@ -167,7 +181,7 @@ def _group_in(group: schemas.GroupIn | str | None) -> operations.GroupIn | None:
 
 
 def _group_id(group: schemas.GroupIn | str, field: str) -> str:
-    return _bounded_id(group, field) if isinstance(group, str) else _bounded_id(group.id, f"{field}.id")
+    return bounded_id(group, field) if isinstance(group, str) else bounded_id(group.id, f"{field}.id")
 
 
 def remove_request(body: schemas.RemoveRequest) -> operations.RemoveRequest:
@@ -182,7 +196,15 @@ def remove_request(body: schemas.RemoveRequest) -> operations.RemoveRequest:
 
 
 def _ids(given: list[str]) -> tuple[str, ...]:
-    return tuple(_bounded_id(text, f"document_ids[{index}]") for index, text in enumerate(given))
+    return tuple(bounded_id(text, f"document_ids[{index}]") for index, text in enumerate(given))
+
+
+def whole(answer: operations.DocumentsAnswer) -> operations.DocumentsAnswer:
+    """The answer, unless it was cut: a caller must not take what is missing for unknown."""
+    if answer.is_cut:
+        mib = operations.ANSWER_BYTES_MAX // 2**20
+        raise TooLarge(f"the documents together are larger than {mib} MiB; ask for fewer at a time")
+    return answer
 
 
 def confirmed(body: schemas.ClearRequest) -> None:
@@ -242,4 +264,38 @@ def library_request(body: schemas.LibraryRequest) -> operations.LibraryRequest:
 def documents_request(body: schemas.DocumentsRequest) -> operations.DocumentsRequest:
     return operations.DocumentsRequest(
         owner(body.owner_id, "owner_id"), _ids(body.document_ids), include_embeddings=bool(body.include_embeddings)
+    )
+
+
+def export_request(body: schemas.ExportRequest) -> operations.ExportRequest:
+    return operations.ExportRequest(
+        owner(body.owner_id, "owner_id"),
+        group_ids=tuple(bounded_id(text, f"group_ids[{index}]") for index, text in enumerate(body.group_ids or [])),
+        prefix=body.document_id_prefix or "",
+        after_id=body.after_id or "",
+        limit=max(body.limit or 0, 0),
+        include_embeddings=bool(body.include_embeddings),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- updating
+
+
+def update_group_request(body: schemas.UpdateGroupRequest) -> operations.UpdateGroupRequest:
+    metadata = operations.GroupMetadata(body.group_description or None, tuple(body.tags or ()))
+    return operations.UpdateGroupRequest(
+        owner(body.owner_id, "owner_id"),
+        bounded_id(body.group_id, "group_id"),
+        access=body.access or None,
+        label=body.label or "",
+        metadata=metadata if body.update_metadata else None,
+    )
+
+
+def update_document_request(body: schemas.UpdateDocumentRequest) -> operations.UpdateDocumentRequest:
+    return operations.UpdateDocumentRequest(
+        owner(body.owner_id, "owner_id"),
+        bounded_id(body.document_id, "document_id"),
+        access=body.access or None,
+        group_id=bounded_id(body.group_id or "", "group_id"),
     )

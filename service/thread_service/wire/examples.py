@@ -28,6 +28,22 @@ LIBRARY: dict[str, Any] = {"owner_id": "ada", "include_available": True}
 
 DOCUMENTS: dict[str, Any] = {"owner_id": "ada", "document_ids": ["harbour-1"], "include_embeddings": True}
 
+EXPORT: dict[str, Any] = {"owner_id": "ada", "document_id_prefix": "harbour-", "after_id": "harbour-1", "limit": 200}
+
+UPDATE_GROUP: dict[str, Any] = {
+    "owner_id": "ada",
+    "group_id": "notes",
+    "access": "available",
+    "label": "Harbour notes",
+    "group_description": "What was found in the harbour office.",
+    "tags": ["harbour"],
+    "update_metadata": True,
+}
+
+UPDATE_DOCUMENT: dict[str, Any] = {"owner_id": "ada", "document_id": "harbour-1", "group_id": "notes"}
+
 REMOVE: dict[str, Any] = {"owner_id": "ada", "document_ids": ["harbour-1"]}
 
 CLEAR: dict[str, Any] = {"confirm": True}
+
+AVAILABILITY: dict[str, Any] = {"accepting_storage": False}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from typing import Any
 
 from litestar.connection import ASGIConnection
@@ -10,22 +9,21 @@ from litestar.exceptions import NotAuthorizedException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
 
+from thread_service.wire.api_key import WANTED, is_granted
+
 _OPEN = "open"
 OPEN = {_OPEN: True}
 """Marks a route that needs no key: those by which an orchestrator sees whether the node lives."""
 
 
 def api_key_guard(key: str) -> Guard:
-    """A guard that runs before a body is read. The key is compared in constant time."""
+    """A guard that runs before a body is read."""
     expected = key.encode()
 
     def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         if handler.opt.get(_OPEN):
             return
-        scheme, _, given = connection.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), expected):
-            raise NotAuthorizedException(
-                "this node wants its API key as `Authorization: Bearer KEY`", headers={"WWW-Authenticate": "Bearer"}
-            )
+        if not is_granted(connection.headers.get("authorization", ""), expected):
+            raise NotAuthorizedException(WANTED, headers={"WWW-Authenticate": "Bearer"})
 
     return guard

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from litestar import Litestar, MediaType, Response, Router, get, post, route
+from litestar import Litestar, MediaType, Request, Response, Router, get, post, route
 from litestar.config.cors import CORSConfig
 from litestar.di import NamedDependency, Provide
 from litestar.enums import HttpMethod
@@ -31,13 +31,17 @@ from thread_service.errors import NotReady
 from thread_service.node import operations
 from thread_service.settings import Settings
 from thread_service.wire import convert, examples, problems, render, schemas
-from thread_service.wire.bodies import JSONBody
+from thread_service.wire.bodies import JSONBody, decode
 from thread_service.wire.guards import OPEN, api_key_guard
 from thread_service.wire.measure import MeasureLatency, count_answer
+from thread_service.wire.mothership.availability import Availability
 from thread_service.wire.node_protocol import Node
+from thread_service.wire.secret import NONCE_HEADER, PUBLIC, Stack, stack_guard
 
 TheNode = NamedDependency[SkipValidation[Node]]
 TheSettings = NamedDependency[SkipValidation[Settings]]
+TheStack = NamedDependency[SkipValidation[Stack | None]]
+TheAvailability = NamedDependency[SkipValidation[Availability]]
 
 
 def _body(example: dict[str, Any]) -> Any:
@@ -55,10 +59,16 @@ def _operation(path: str, summary: str) -> Callable[[Any], Any]:
 
 
 @route(
-    "/health", http_method=[HttpMethod.GET, HttpMethod.POST], status_code=200, opt=OPEN, summary="How the embedder is"
+    "/health",
+    http_method=[HttpMethod.GET, HttpMethod.POST],
+    status_code=200,
+    opt=OPEN | PUBLIC,
+    summary="How the embedder is",
 )
-async def health(node: TheNode) -> schemas.HealthAnswer:
-    return render.health_answer(node.embedder_health(), int(time.time()))
+async def health(request: Request[Any, Any, Any], node: TheNode, stack: TheStack) -> schemas.HealthAnswer:
+    return render.health_answer(
+        node.embedder_health(), int(time.time()), stack, nonce=request.headers.get(NONCE_HEADER, "")
+    )
 
 
 @get("/livez", opt=OPEN, summary="The process answers")
@@ -113,7 +123,34 @@ async def documents(
     data: Annotated[schemas.DocumentsRequest, _body(examples.DOCUMENTS)], node: TheNode
 ) -> schemas.DocumentsAnswer:
     request = convert.documents_request(data)
-    return render.documents_answer(await node.documents(request), with_partitions=request.include_embeddings)
+    answer = convert.whole(await node.documents(request))
+    return render.documents_answer(answer, with_partitions=request.include_embeddings)
+
+
+@_operation("/v1/export", "Read an owner's documents back, page by page")
+async def export(data: Annotated[schemas.ExportRequest, _body(examples.EXPORT)], node: TheNode) -> schemas.ExportAnswer:
+    request = convert.export_request(data)
+    return render.export_answer(await node.export(request), with_partitions=request.include_embeddings)
+
+
+@_operation("/v1/group/update", "Change a group's access, label or metadata")
+async def update_group(
+    data: Annotated[schemas.UpdateGroupRequest, _body(examples.UPDATE_GROUP)], node: TheNode
+) -> schemas.UpdateGroupAnswer:
+    return schemas.UpdateGroupAnswer(await node.update_group(convert.update_group_request(data)), data.group_id)
+
+
+@_operation("/v1/document/update", "Change a document's access or move it to another group")
+async def update_document(
+    data: Annotated[schemas.UpdateDocumentRequest, _body(examples.UPDATE_DOCUMENT)], node: TheNode
+) -> schemas.UpdateDocumentAnswer:
+    success = await node.update_document(convert.update_document_request(data))
+    return schemas.UpdateDocumentAnswer(success, data.document_id)
+
+
+@post("/v1/stats", status_code=200, summary="Count documents, groups and owners of the whole node")
+async def stats(node: TheNode) -> schemas.StatsAnswer:
+    return render.stats_answer(await node.stats())
 
 
 @_operation("/v1/remove", "Remove documents")
@@ -128,25 +165,60 @@ async def clear(data: Annotated[schemas.ClearRequest, _body(examples.CLEAR)], no
     return schemas.ClearAnswer(cleared=True, documents=cleared.documents, entities=cleared.entities)
 
 
+# ---------------------------------------------------------------------------------------------------- membership
+
+
+@_operation("/v1/availability", "Say whether a mothership may route new documents here")
+async def say_availability(
+    data: Annotated[schemas.AvailabilityRequest, _body(examples.AVAILABILITY)], availability: TheAvailability
+) -> schemas.AvailabilityAnswer:
+    await availability.set(data.accepting_storage)
+    return schemas.AvailabilityAnswer()
+
+
+@get("/v1/availability", include_in_schema=False)
+async def say_availability_by_get(
+    request: Request[Any, Any, Any], availability: TheAvailability
+) -> schemas.AvailabilityAnswer:
+    """As some callers ask for it, with the same body."""
+    await availability.set(decode(await request.body(), schemas.AvailabilityRequest).accepting_storage)
+    return schemas.AvailabilityAnswer()
+
+
 # ---------------------------------------------------------------------------------------------------- application
 
 
-def create_app(node: Node, settings: Settings) -> Litestar:
-    """The ASGI application that serves `node`."""
+def create_app(
+    node: Node, settings: Settings, *, stack: Stack | None = None, availability: Availability | None = None
+) -> Litestar:
+    """The ASGI application that serves `node`.
+
+    `stack`: callers must know its secret. `availability`: there is a mothership to tell.
+    """
+    guards = [stack_guard(stack)] if stack else []
+    guards += [api_key_guard(settings.api_key)] if settings.api_key else []
     return Litestar(
-        [health, livez, readyz, metrics, batch, search, graph, library, documents, remove, clear],
+        [
+            *(health, livez, readyz, metrics),
+            *(batch, search, graph, library, documents, export, stats, update_group, update_document, remove, clear),
+            *((say_availability, say_availability_by_get) if availability else ()),
+        ],
         dependencies={
             "node": Provide(lambda: node, sync_to_thread=False),
             "settings": Provide(lambda: settings, sync_to_thread=False),
+            "stack": Provide(lambda: stack, sync_to_thread=False),
+            "availability": Provide(lambda: availability, sync_to_thread=False),
         },
         dto=JSONBody,
         return_dto=None,
-        guards=[api_key_guard(settings.api_key)] if settings.api_key else [],
+        guards=guards,
         middleware=[MeasureLatency()],
         before_send=[count_answer],
         exception_handlers=problems.HANDLERS,
         request_max_body_size=settings.max_body_mb * 2**20,
-        cors_config=CORSConfig(
+        cors_config=None
+        if stack
+        else CORSConfig(
             allow_origins=["*"],
             allow_methods=["GET", "POST", "OPTIONS"],
             allow_headers=["accept", "authorization", "content-type", "origin"],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MESSAGE_BYTES_MAX = 100 * 2**20
+"""One gRPC message, in and out."""
+
 INPUTS_MAX = 10_000
 """Documents in one batch, and ids in one request for documents or their removal."""
 

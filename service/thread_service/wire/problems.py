@@ -17,14 +17,14 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
-from thread_service.errors import FieldError, InvalidRequest, ThreadError, TooLarge
+from thread_service.errors import FieldError, InvalidRequest, StorageFull, ThreadError, TooLarge
 from thread_service.wire import schemas
+from thread_service.wire.printable import printable
 
 _log = logging.getLogger(__name__)
 _json = msgspec.json.Encoder()
 
 MEDIA_TYPE = "application/problem+json"
-_MESSAGE_CHARS_MAX = 400
 
 
 def problem(
@@ -40,25 +40,21 @@ def problem(
         type=f"/problems/{slug or re.sub('[^a-z]+', '-', title.lower())}",
         title=title,
         status=status,
-        detail=_printable(detail),
-        errors=[schemas.ProblemField(field=_printable(f.field), message=_printable(f.message)) for f in fields]
+        detail=printable(detail),
+        errors=[schemas.ProblemField(field=printable(f.field), message=printable(f.message)) for f in fields]
         or msgspec.UNSET,
     )
     return Response(_json.encode(body), status_code=status, media_type=MEDIA_TYPE, headers=headers or {})
-
-
-def _printable(text: str) -> str:
-    """`text` as UTF-8 can carry it, and not longer than a message should be: parts of it come from the caller."""
-    if len(text) > _MESSAGE_CHARS_MAX:
-        text = text[: _MESSAGE_CHARS_MAX - 1] + "…"
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 # ---------------------------------------------------------------------------------------------------- handlers
 
 
 def _thread_error(_: Request[Any, Any, Any], error: ThreadError) -> Response[bytes]:
-    if error.http_status >= 500 and error.retry_after_seconds is None:
+    if isinstance(error, StorageFull):
+        # One line: the log may be on the disk that is full.
+        _log.warning("%s: %s", error.title, error)
+    elif error.http_status >= 500 and error.retry_after_seconds is None:
         _log.error("%s: %s", error.title, error, exc_info=error)
     return problem(
         error.http_status,
@@ -77,17 +73,19 @@ def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Respon
         limit = request.route_handler.resolve_request_max_body_size()
         return _thread_error(request, TooLarge(f"the body is larger than {limit:,} bytes (--max-body-mb); send less"))
     if error.status_code >= 500:  # the framework's own, such as a caller who left in the middle of a body
-        _log.warning("%s %a: %s", request.method, request.url.path, error.detail)
+        _log.warning("%s %a: %s", request.method, request.scope["path"], error.detail)
     title = HTTPStatus(error.status_code).phrase
+    # The scope's path: `request.url` is put together from the caller's Host header, which need not parse.
+    path = request.scope["path"]
     detail = {
-        404: f"there is nothing at {request.url.path}; /schema lists the routes",
-        405: f"{request.method} is not served at {request.url.path}",
+        404: f"there is nothing at {path}; /schema lists the routes",
+        405: f"{request.method} is not served at {path}",
     }.get(error.status_code, error.detail)
     return problem(error.status_code, title, detail, headers=dict(error.headers or {}))
 
 
 def _unforeseen(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    _log.error("%s %a failed", request.method, request.url.path, exc_info=error)
+    _log.error("%s %a failed", request.method, request.scope["path"], exc_info=error)
     return problem(500, "Internal error", "the node failed to answer; its log says why", slug="internal")
 
 

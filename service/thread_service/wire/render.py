@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from thread_service.node import operations
 from thread_service.wire import schemas
 from thread_service.wire.convert import Batch
+from thread_service.wire.secret import HEALTH_CONTRACT, Stack
 
 T = TypeVar("T")
 
@@ -153,36 +154,60 @@ def _group(group: operations.LibraryGroup, *, with_documents: bool) -> schemas.G
 
 
 def documents_answer(answer: operations.DocumentsAnswer, *, with_partitions: bool) -> schemas.DocumentsAnswer:
-    return schemas.DocumentsAnswer(
-        documents=[
-            schemas.DocumentContent(
-                id=document.document_id,
-                name=_optional(document.name),
-                owner_id=document.owner_id,
-                group_id=document.group_id,
-                group_label=document.group_label,
-                created_at=timestamp(document.created_at),
-                texts=list(document.texts),
-                media_type=document.media_type,
-                metadata=document.metadata,
-                partitions=[
-                    schemas.Partition(id=item.partition_id, url=item.url, embedding=item.embedding.tolist())
-                    for item in document.partitions
-                ]
-                if with_partitions
-                else UNSET,
-            )
-            for document in answer.documents
-        ]
+    return schemas.DocumentsAnswer(documents=_contents(answer.documents, with_partitions=with_partitions))
+
+
+def export_answer(answer: operations.ExportAnswer, *, with_partitions: bool) -> schemas.ExportAnswer:
+    return schemas.ExportAnswer(_contents(answer.documents, with_partitions=with_partitions), answer.has_more)
+
+
+def _contents(
+    documents: Sequence[operations.DocumentContent], *, with_partitions: bool
+) -> list[schemas.DocumentContent]:
+    return [
+        schemas.DocumentContent(
+            id=document.document_id,
+            name=_optional(document.name),
+            owner_id=document.owner_id,
+            group_id=document.group_id,
+            group_label=document.group_label,
+            created_at=timestamp(document.created_at),
+            texts=list(document.texts),
+            media_type=document.media_type,
+            metadata=document.metadata,
+            partitions=[
+                schemas.Partition(id=item.partition_id, url=item.url, embedding=item.embedding.tolist())
+                for item in document.partitions
+            ]
+            if with_partitions
+            else UNSET,
+        )
+        for document in documents
+    ]
+
+
+def stats_answer(stats: operations.Stats) -> schemas.StatsAnswer:
+    return schemas.StatsAnswer(
+        document_count=stats.documents,
+        group_count=stats.groups,
+        owner_count=stats.owners,
+        available_document_count=stats.available_documents,
     )
 
 
 # ---------------------------------------------------------------------------------------------------- health
 
 
-def health_answer(health: operations.EmbedderHealth, now_seconds: int) -> schemas.HealthAnswer:
+def health_answer(
+    health: operations.EmbedderHealth, now_seconds: int, stack: Stack | None, nonce: str
+) -> schemas.HealthAnswer:
+    """A node with a stack secret proves by `nonce` that it knows it."""
     return schemas.HealthAnswer(
         timestamp=timestamp(now_seconds),
+        stack="proof" if stack else "open",
+        proof=_optional(stack.proof(nonce) if stack else None),
+        app=(stack.app or UNSET) if stack else UNSET,
+        contract=HEALTH_CONTRACT if stack else UNSET,
         embedder=schemas.Embedder(
             model=health.model,
             revision=_optional(health.revision),

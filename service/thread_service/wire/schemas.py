@@ -340,6 +340,71 @@ class DocumentsAnswer(Struct):
     documents: list[DocumentContent]
 
 
+class ExportRequest(Struct):
+    """The owner's documents, ascending by id: all, or those filed in `group_ids`; at most `limit`, after `after_id`."""
+
+    owner_id: Id
+    group_ids: Annotated[list[Id], Meta(max_length=limits.GROUPS_MAX)] | None = None
+    document_id_prefix: Id | None = None
+    after_id: Id | None = None
+    limit: Count | None = None
+    include_embeddings: bool | None = None
+
+
+class ExportAnswer(Struct):
+    """`has_more`: ask again with the last id as `after_id`. A page may be shorter than `limit`."""
+
+    documents: list[DocumentContent]
+    has_more: bool
+
+
+class StatsAnswer(Struct):
+    """The whole node's counts."""
+
+    document_count: int
+    group_count: int
+    owner_count: int
+    available_document_count: int
+
+
+# ---------------------------------------------------------------------------------------------------- updating
+
+
+class UpdateGroupRequest(Struct):
+    """`access` goes to the group's documents too. `update_metadata` replaces the description and the tags."""
+
+    owner_id: Id
+    group_id: Id
+    access: Literal["available", "restricted", ""] | None = None
+    label: Name | None = None
+    group_description: Description | None = None
+    tags: Names | None = None
+    update_metadata: bool | None = None
+
+
+class UpdateGroupAnswer(Struct):
+    """`success`: something was applied. False for a group that is not the owner's."""
+
+    success: bool
+    group_id: str
+
+
+class UpdateDocumentRequest(Struct):
+    """`group_id`: one of the owner's groups, which takes the place of the document's primary group."""
+
+    owner_id: Id
+    document_id: Id
+    access: Literal["available", "restricted", ""] | None = None
+    group_id: Id | None = None
+
+
+class UpdateDocumentAnswer(Struct):
+    """`success`: something was applied. False for a document that is not the owner's."""
+
+    success: bool
+    document_id: str
+
+
 # ---------------------------------------------------------------------------------------------------- health
 
 
@@ -360,8 +425,19 @@ class Embedder(Struct, rename="camel", kw_only=True):
 class HealthAnswer(Struct, kw_only=True):
     status: Literal["ok"] = "ok"
     timestamp: str
-    stack: Literal["open"] = "open"
+    stack: Literal["open", "proof"]
+    proof: str | UnsetType = UNSET
+    app: str | UnsetType = UNSET
+    contract: int | UnsetType = UNSET
     embedder: Embedder
+
+
+class AvailabilityRequest(Struct):
+    accepting_storage: bool
+
+
+class AvailabilityAnswer(Struct):
+    accepted: bool = True
 
 
 class Probe(Struct):

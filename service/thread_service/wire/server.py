@@ -13,15 +13,20 @@ from typing import Any
 
 import uvicorn
 
-_GRACE_SECONDS = 20
+GRACE_SECONDS = 20
+"""Time for the requests under way when a server stops."""
+_BACKLOG = 2_048
 
 
 class ListenError(OSError):
     """The address cannot be taken. `str(error)` is one line: which address, why, and what to do."""
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to every address `host` stands for, not yet accepting. Port 0 takes a free one for all."""
+def listen(host: str, port: int, flag: str = "--port") -> list[socket.socket]:
+    """Sockets that listen on every address `host` stands for. Port 0 takes a free one for all.
+
+    `flag` is named in the remedy of an error.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
@@ -35,19 +40,21 @@ def listen(host: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             listener.bind((address[0], port or sockets[0].getsockname()[1], *address[2:]))
+            # Not only bound: as long as nobody listens, another could still take the port.
+            listener.listen(_BACKLOG)
     except OSError as error:
         for listener in sockets:
             listener.close()
-        raise ListenError(_why(host, port, error)) from None
+        raise ListenError(_why(host, port, error, flag)) from None
     return sockets
 
 
-def _why(host: str, port: int, error: OSError) -> str:
+def _why(host: str, port: int, error: OSError, flag: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is already in use; stop what uses it or give another --port"
+        return f"port {port} on {host} is already in use; stop what uses it or give another {flag}"
     if error.errno == errno.EACCES:
-        return f"port {port} on {host} needs privileges this user lacks; give a --port above 1023"
-    return f"cannot listen on port {port} of {host} ({error.strerror}); give another --host or --port"
+        return f"port {port} on {host} needs privileges this user lacks; give a {flag} above 1023"
+    return f"cannot listen on port {port} of {host} ({error.strerror}); give another --host or {flag}"
 
 
 async def run_http(app: Any, sockets: list[socket.socket], stop: asyncio.Event) -> None:
@@ -66,7 +73,7 @@ async def run_http(app: Any, sockets: list[socket.socket], stop: asyncio.Event) 
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
     )
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
