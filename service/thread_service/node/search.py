@@ -41,7 +41,7 @@ from thread_service.node.work import Work
 from thread_service.search import evidence as graph_evidence
 from thread_service.search import ranking
 from thread_service.store import audience, lookup, registry, scope, stamp
-from thread_service.store.graph_cache import Links
+from thread_service.store.graph_cache import Links, listed
 from thread_service.store.resident import ResidentTable
 from thread_service.store.store import Store
 from thread_service.store.words import WordIndex
@@ -136,7 +136,8 @@ class Searching:
             words: dict[int, float] = {}
             if self._uses_words(request):
                 media_type = _media_token(request.media_type)
-                words = self._words.best(connection, query, candidates, media_type, LEXICAL_ROWS)
+                share = self._store.resident.readable_share(candidates)
+                words = self._words.best(connection, query, candidates, media_type, LEXICAL_ROWS, share)
             named: dict[int, float] = {}
             if self._uses_graph(request):
                 links = self._store.resident.graph.at(connection, version)
@@ -180,7 +181,7 @@ class Searching:
             found = _Found(graph_evidence.gather({}, {}, eligible, 0), (), ())
             if self._uses_graph(request):
                 found = self._evidence(connection, links, request, prepared, vector, rows, eligible)
-            wanted = self._documents_listing(links, prepared.wanted, eligible)
+            wanted = [key for key in lookup.documents_linked(connection, prepared.wanted) if key in eligible]
             joining = self._joining(tables, request, prepared, found, wanted)
             rows = _join(rows, self._rescore(tables, vector, np.setdiff1d(joining, rows.partitions)))
             words = _word_shares(rows.partitions, prepared.words)
@@ -269,8 +270,8 @@ class Searching:
         matched = tuple(activations)
         if request.expand:
             for cosine, document_keys in _nearest_documents(connection, survivors, eligible):
-                for listed in links.entities_of(document_keys).values():
-                    graph_evidence.activate(activations, (link.entity_key for link in listed), cosine)
+                for document_links in links.entities_of(document_keys).values():
+                    graph_evidence.activate(activations, listed(document_links), cosine)
         evidence = graph_evidence.gather(
             activations, links.documents_of(activations), eligible, self._store.resident.document_count
         )
@@ -305,11 +306,6 @@ class Searching:
         hits = resident.table.search(vector[None], count, [chosen])[0]
         cosines = resident.table.rescore(vector, hits.rows).cosines
         return list(zip(resident.subjects_of(hits.rows).tolist(), cosines.tolist(), strict=True))
-
-    def _documents_listing(self, links: Links, entity_keys: Iterable[int], eligible: BitMap) -> list[int]:
-        """Documents linked to the entities the caller named."""
-        linked = BitMap.union(BitMap(), *links.documents_of(entity_keys).values())
-        return list(linked & eligible)
 
     def _joining(
         self,

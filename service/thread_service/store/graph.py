@@ -105,6 +105,7 @@ def contribute(connection: apsw.Connection, document_key: int, said: Contributio
         [(document_key, relationship_key, weight) for relationship_key, weight in weights.items()],
     )
     enter(connection, document_key, changes)
+    changes.entities.update(_mentioned(connection, document_key))
 
 
 def retract(connection: apsw.Connection, document_key: int, changes: Changes) -> None:
@@ -121,6 +122,7 @@ def retract(connection: apsw.Connection, document_key: int, changes: Changes) ->
         (document_key,),
     ):
         retract_entity(connection, document_key, owner_key, entity_key, source, changes)
+    changes.entities.update(_mentioned(connection, document_key))
 
 
 def ensure_entity(connection: apsw.Connection, entity: Entity) -> int:
@@ -293,6 +295,11 @@ def _edges_of(connection: apsw.Connection, document_key: int) -> list[int]:
             connection, "SELECT relationship_key FROM relationship_assertions WHERE document_key = ?", (document_key,)
         )
     ]
+
+
+def _mentioned(connection: apsw.Connection, document_key: int) -> list[int]:
+    """Whether a document lists what it mentions depends on whether it was given entities."""
+    return [*sql.column(connection, "SELECT entity_key FROM mentions WHERE document_key = ?", (document_key,))]
 
 
 def _owner(connection: apsw.Connection, document_key: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 import apsw
@@ -22,11 +23,27 @@ DOCUMENTS_MAX = 65_536
 Value = TypeVar("Value")
 
 
-class Link(NamedTuple):
-    """An entity a document lists, and how: 2 asserted (given, or its own name), 1 found in its text, 0 a keyword."""
+class Standing(IntEnum):
+    """How a document came to be linked to an entity."""
 
+    KEYWORD = 0
+    MENTIONED = 1
+    OWN_NAME = 2
+    GIVEN = 3
+
+
+class Link(NamedTuple):
     entity_key: int
     standing: int
+
+
+def listed(links: Iterable[Link]) -> list[int]:
+    """The entities a document lists, which is what evidence runs along: what it asserts and, only if it was given no
+    entities, what it mentions. Whoever names a document's entities says what it is about; all else that its text
+    mentions is beside the point then."""
+    found = list(links)
+    is_given = any(link.standing == Standing.GIVEN for link in found)
+    return [link.entity_key for link in found if not (is_given and link.standing == Standing.MENTIONED)]
 
 
 class GraphCache:
@@ -67,18 +84,19 @@ class Links:
         self._is_current = lambda: documents_of.changes + entities_of.changes == version
 
     def documents_of(self, entity_keys: Iterable[int]) -> dict[int, BitMap]:
-        """Every document that lists each entity, by assertion or by mention. Shared: not to be changed."""
+        """Every document that lists each entity (see `listed`). Shared: not to be changed."""
         return self._documents_of.get(entity_keys, lambda key: _documents_of(self._connection, key), self._is_current)
 
     def entities_of(self, document_keys: Iterable[int]) -> dict[int, tuple[Link, ...]]:
-        """Every entity each document lists."""
+        """Every entity each document is linked to."""
         return self._entities_of.get(document_keys, lambda key: _entities_of(self._connection, key), self._is_current)
 
 
 def _documents_of(connection: apsw.Connection, entity_key: int) -> BitMap:
     statement = (
         "SELECT document_key FROM assertions WHERE entity_key = ?1"
-        " UNION ALL SELECT document_key FROM mentions WHERE entity_key = ?1"
+        " UNION ALL SELECT document_key FROM mentions WHERE entity_key = ?1 AND NOT EXISTS"
+        " (SELECT 1 FROM assertions WHERE assertions.document_key = mentions.document_key AND source = 'given')"
     )
     return BitMap(key for key in sql.column(connection, statement, (entity_key,)))
 
@@ -86,7 +104,8 @@ def _documents_of(connection: apsw.Connection, entity_key: int) -> BitMap:
 def _entities_of(connection: apsw.Connection, document_key: int) -> tuple[Link, ...]:
     statement = (
         "SELECT entity_key, max(standing) FROM ("
-        " SELECT entity_key, iif(source = 'keyword', 0, 2) AS standing FROM assertions WHERE document_key = ?1"
+        " SELECT entity_key, CASE source WHEN 'given' THEN 3 WHEN 'name' THEN 2 ELSE 0 END AS standing"
+        " FROM assertions WHERE document_key = ?1"
         " UNION ALL SELECT entity_key, 1 FROM mentions WHERE document_key = ?1) GROUP BY entity_key"
     )
     return tuple(Link(key, standing) for key, standing in sql.rows(connection, statement, (document_key,)))

@@ -31,7 +31,7 @@ class ShownDocument:
 
 @dataclass(frozen=True, slots=True)
 class EntityName:
-    """`spelling` as the caller may know it: the caller's oldest readable document's."""
+    """`spelling` as the caller may know it: the caller's oldest document's, else the oldest available one's."""
 
     entity_id: str
     kind: str
@@ -111,15 +111,30 @@ def entities_called(connection: apsw.Connection, names: Iterable[str]) -> set[in
     return found
 
 
+def documents_linked(connection: apsw.Connection, entity_keys: Iterable[int]) -> list[int]:
+    """Documents that assert or mention any of the entities."""
+    keys = sql.array(entity_keys)
+    return [
+        *sql.column(
+            connection,
+            "SELECT document_key FROM assertions WHERE entity_key IN (SELECT value FROM json_each(?1))"
+            " UNION SELECT document_key FROM mentions WHERE entity_key IN (SELECT value FROM json_each(?1))",
+            (keys,),
+        )
+    ]
+
+
 def entity_names(
     connection: apsw.Connection, entity_keys: Iterable[int], owner_key: int | None
 ) -> dict[int, EntityName]:
     """Names of the entities some readable document asserts; the others are left out."""
     statement = (
-        "SELECT entity_key, entity_id, kind, name_key, ("
-        "  SELECT spelling FROM assertions a JOIN documents d USING (document_key)"
-        "  WHERE a.entity_key = e.entity_key AND (d.owner_key = ?2 OR d.access = 'available')"
-        "  ORDER BY document_key LIMIT 1"
+        # The first is one step in an index, also for an entity that very many documents assert.
+        "SELECT entity_key, entity_id, kind, name_key, coalesce("
+        " (SELECT spelling FROM assertions a WHERE a.entity_key = e.entity_key AND owner_key = ?2"
+        "  ORDER BY document_key LIMIT 1),"
+        " (SELECT spelling FROM assertions a CROSS JOIN documents d USING (document_key)"
+        "  WHERE a.entity_key = e.entity_key AND access = 'available' ORDER BY document_key LIMIT 1)"
         ") AS shown FROM entities e WHERE entity_key IN (SELECT value FROM json_each(?1)) AND shown IS NOT NULL"
     )
     return {

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import apsw
 
-from thread_service.store import audience, sql
+from thread_service.store import sql
 from thread_service.text.mentions import head
 
 
@@ -51,7 +51,9 @@ def follow(connection: apsw.Connection, owner_key: int, entity_key: int, before:
         # A spelling that is not linkable bears a name that another entity's spelling has made linkable.
         _mark_texts_containing(connection, owner_key, name_key)
     connection.execute(
-        "INSERT OR IGNORE INTO relink SELECT document_key FROM documents WHERE owner_key = ? AND name_key = ?",
+        # The condition that the index of names is partial by, or it would not be used.
+        "INSERT OR IGNORE INTO relink SELECT document_key FROM documents"
+        " WHERE owner_key = ? AND name_key = ? AND name_key <> ''",
         (owner_key, name_key),
     )
 
@@ -74,10 +76,11 @@ def _is_linkable_name(connection: apsw.Connection, owner_key: int, name_key: str
 def _mark_texts_containing(connection: apsw.Connection, owner_key: int, name_key: str) -> None:
     """The owner's documents whose words hold the name as a phrase (a superset: the index compares stems)."""
     connection.execute(
+        # The owner is not looked for in the index: that would read every row of a large owner for a rare name.
         "INSERT OR IGNORE INTO relink SELECT document_key FROM words"
-        " JOIN partitions ON partition_key = words.rowid JOIN documents USING (content_key)"
+        " CROSS JOIN partitions ON partition_key = words.rowid CROSS JOIN documents USING (content_key)"
         " WHERE words MATCH ? AND documents.owner_key = ?",
-        (f'body : "{name_key}" AND readers : {audience.own(owner_key)}', owner_key),
+        (f'body : "{name_key}"', owner_key),
     )
 
 

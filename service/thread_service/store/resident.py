@@ -150,6 +150,10 @@ class Resident:
         with self.lock:
             return BitMap.union(*(self._document_sets.get(token, BitMap()) for token in ("", *any_of)))
 
+    def readable_share(self, any_of: Iterable[str]) -> float:
+        """How much of all documents has one of the reader tokens."""
+        return len(self.documents(any_of)) / self.document_count if self.document_count else 0.0
+
     def contents_of_documents(self, document_keys: Sequence[int] | Ints) -> Ints:
         return self._content_of_document.get(document_keys).astype(np.int64)
 

@@ -164,6 +164,7 @@ CREATE TABLE assertions (
     mentions INTEGER NOT NULL,
     PRIMARY KEY (document_key, entity_key, source)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX assertions_given ON assertions (document_key) WHERE source = 'given';
 CREATE INDEX assertions_by_entity ON assertions (entity_key, owner_key, document_key);
 CREATE INDEX assertions_bearing_names ON assertions (entity_key, owner_key) WHERE source <> 'keyword';
 CREATE INDEX assertions_linkable ON assertions (entity_key, owner_key) WHERE linkable;

@@ -27,12 +27,12 @@ def stored_model(connection: apsw.Connection) -> str | None:
 
 def state(connection: apsw.Connection, running: Stamp) -> State:
     """How the stored index stands to the running model. An empty index matches whatever runs."""
+    space = stored_space(connection)
+    if space == running.space:
+        return "matches"
     if sql.value(connection, "SELECT 1 FROM vectors WHERE purpose <> 'caller' LIMIT 1") is None:
         return "matches"
-    space = stored_space(connection)
-    if space is None:
-        return "unstamped"
-    return "matches" if space == running.space else "mismatch"
+    return "unstamped" if space is None else "mismatch"
 
 
 def check(connection: apsw.Connection, running: Stamp) -> None:

@@ -18,6 +18,8 @@ COMMON_SHARE = 0.1
 MATCHES_MAX = 5_000
 """Rarest terms first, terms are taken while their partitions together stay below this."""
 FREQUENCIES_MAX = 65_536
+MOSTLY_READABLE = 0.5
+"""From this share of readable rows on, rows are ranked first and tested afterwards."""
 
 
 def terms(query: str) -> list[str]:
@@ -43,25 +45,32 @@ class WordIndex:
         self._frequencies: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def best(
-        self, connection: apsw.Connection, query: str, any_of: Iterable[str], media_type: str | None, limit: int
+        self,
+        connection: apsw.Connection,
+        query: str,
+        any_of: Iterable[str],
+        media_type: str | None,
+        limit: int,
+        readable_share: float = 0.0,
     ) -> dict[int, float]:
         """The best partitions that carry one of the reader tokens `any_of` (and the media token): key → BM25.
 
-        Positive, higher is better; at most `limit`.
+        Positive, higher is better; at most `limit`. `readable_share`: how much of everything carries one of the tokens.
+        Ranking inside the index counts every row of every token, so when most rows pass they are tested afterwards.
         """
         chosen = self._choose(connection, terms(query))
-        readers = list(any_of)
+        readers = set(any_of)
         if not chosen or not readers:
             return {}
-        expression = f"body : ({_any(chosen)}) AND readers : ({_any(readers)})"
-        if media_type is not None:
-            expression += f' AND readers : "{media_type}"'
-        found = sql.rows(
-            connection,
-            "SELECT rowid, -rank FROM words WHERE words MATCH ? AND rank MATCH 'bm25(1.0, 0.0)' ORDER BY rank LIMIT ?",
-            (expression, limit),
-        )
-        return {key: score for key, score in found if score > 0}
+        words = f"body : ({_any(chosen)})"
+        if media_type is None and readable_share >= MOSTLY_READABLE:
+            found = _ranked(connection, words, int(limit / MOSTLY_READABLE))
+            if readable_share < 1.0:
+                found = _readable(connection, found, readers)
+        else:
+            media = "" if media_type is None else f' AND readers : "{media_type}"'
+            found = _ranked(connection, f"{words} AND readers : ({_any(sorted(readers))}){media}", limit)
+        return dict(found[:limit])
 
     def _choose(self, connection: apsw.Connection, wanted: list[str]) -> list[str]:
         partitions = int(sql.value(connection, "SELECT coalesce(max(partition_key), 0) FROM partitions"))
@@ -91,6 +100,26 @@ class WordIndex:
             if len(self._frequencies) > FREQUENCIES_MAX:
                 self._frequencies.popitem(last=False)
         return count
+
+
+def _ranked(connection: apsw.Connection, expression: str, limit: int) -> list[tuple[int, float]]:
+    found: list[tuple[int, float]] = sql.rows(
+        connection,
+        "SELECT rowid, -rank FROM words WHERE words MATCH ? AND rank MATCH 'bm25(1.0, 0.0)' ORDER BY rank LIMIT ?",
+        (expression, limit),
+    )
+    return [(key, score) for key, score in found if score > 0]
+
+
+def _readable(
+    connection: apsw.Connection, found: list[tuple[int, float]], readers: set[str]
+) -> list[tuple[int, float]]:
+    statement = (
+        "SELECT partition_key, readers FROM partitions JOIN contents USING (content_key)"
+        " WHERE partition_key IN (SELECT value FROM json_each(?))"
+    )
+    carried = dict(sql.rows(connection, statement, (sql.array(key for key, _ in found),)))
+    return [(key, score) for key, score in found if not readers.isdisjoint(carried[key].split())]
 
 
 def _any(words: Iterable[str]) -> str:
