@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.models.embedder import Role
+from thread_service.node import search as search_module
 from thread_service.node.node import Node
 from thread_service.node.operations import DocumentIn, EntityIn, RelationshipIn, SearchRequest
 from thread_service.node.search import Searching
@@ -40,11 +41,10 @@ PHASES = {
     "rank, everything below": (Searching, "_rank"),
     "scan": (Searching, "_survivors"),
     "rescore": (Searching, "_rescore"),
+    "near edges": (search_module, "near_edges"),
     "evidence": (Searching, "_evidence"),
     "joining": (Searching, "_joining"),
-    "show: passages": (Showing, "show"),
-    "show: entities": (Showing, "named"),
-    "trace": (Searching, "_trace"),
+    "show": (Showing, "show"),
 }
 _MARK = re.compile(r" copy\d+x")
 
@@ -88,6 +88,8 @@ async def measure(data: DataSet, embedder: CopyingEmbedder) -> dict[str, Any]:
             document(data.passages[at % len(data.passages)], at // len(data.passages)) for at in range(DOCUMENTS)
         ]
         await file_all(opened.node, documents)
+        for resident in opened.store.resident.tables.values():
+            resident.table.compression.wait(600)
         relationships = sum(len(filed.relationships) for filed in documents)
         print(f"filed in {time.perf_counter() - started:.0f} s, {relationships} relationships", flush=True)
         texts = [question.text for question in data.questions]
@@ -130,7 +132,7 @@ class _Timer:
     async def phases(self, texts: Iterable[str]) -> dict[str, Milliseconds]:
         """Time in each phase of each search, repeated calls of one search added up."""
         spent = dict.fromkeys(PHASES, 0.0)
-        originals: list[tuple[type, str, Callable[..., Any]]] = []
+        originals: list[tuple[Any, str, Callable[..., Any]]] = []
         for name, (owner, method) in PHASES.items():
             original = getattr(owner, method)
             originals.append((owner, method, original))

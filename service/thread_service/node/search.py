@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import apsw
@@ -23,20 +23,20 @@ from pyroaring import BitMap
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import InvalidRequest
+from thread_service.node.near_edges import NearEdge, near_edges
 from thread_service.node.operations import (
     COMPONENT_MAX,
     TOP_K_DEFAULT,
     TOP_K_MAX,
     GraphMode,
     MediaType,
-    Passage,
     RelationshipRef,
     SearchAnswer,
     SearchRequest,
     Trace,
     is_usable,
 )
-from thread_service.node.showing import Showing, reference
+from thread_service.node.showing import Row, Showing, reference
 from thread_service.node.work import Work
 from thread_service.search import evidence as graph_evidence
 from thread_service.search import ranking
@@ -88,6 +88,10 @@ class _Found:
     matched: tuple[int, ...]
     edges: tuple[lookup.EdgeEnds, ...]
 
+    def entity_keys(self) -> set[int]:
+        """What the trace names."""
+        return {*self.matched, *(key for edge in self.edges for key in (edge.subject_key, edge.object_key))}
+
 
 class Searching:
     def __init__(
@@ -129,7 +133,7 @@ class Searching:
 
     def _prepare(self, request: SearchRequest) -> _Prepared:
         query = request.query[:QUERY_CHARACTERS_MAX]
-        version = self._store.resident.graph.version()
+        version, words_version = self._store.resident.graph.version(), self._store.resident.words_version
         with self._store.read() as connection:
             owner_key = registry.owner_key(connection, request.owner_id)
             candidates = _candidates(connection, owner_key, request)
@@ -137,7 +141,7 @@ class Searching:
             if self._uses_words(request):
                 media_type = _media_token(request.media_type)
                 share = self._store.resident.readable_share(candidates)
-                words = self._words.best(connection, query, candidates, media_type, LEXICAL_ROWS, share)
+                words = self._words.best(connection, query, candidates, media_type, LEXICAL_ROWS, share, words_version)
             named: dict[int, float] = {}
             if self._uses_graph(request):
                 links = self._store.resident.graph.at(connection, version)
@@ -180,7 +184,8 @@ class Searching:
             rows = self._rescore(tables, vector, survivors)
             found = _Found(graph_evidence.gather({}, {}, eligible, 0), (), ())
             if self._uses_graph(request):
-                found = self._evidence(connection, links, request, prepared, vector, rows, eligible)
+                near = near_edges(self._store, self._embedding, connection, prepared.owner_key, vector)
+                found = self._evidence(connection, links, request, prepared, near, rows, eligible)
             wanted = [key for key in lookup.documents_linked(connection, prepared.wanted) if key in eligible]
             joining = self._joining(tables, request, prepared, found, wanted)
             rows = _join(rows, self._rescore(tables, vector, np.setdiff1d(joining, rows.partitions)))
@@ -192,22 +197,14 @@ class Searching:
             distances = ranking.with_evidence(plain, shares)
             preferred = np.isin(rows.contents, resident.contents_of_documents(np.array(wanted, dtype=np.int64)))
             positions = ranking.order(distances, rows.partitions, preferred)
-            shower = Showing(connection, links, prepared.owner_key, eligible, found.evidence.strengths)
-            passages: list[Passage] = []
-            shown: list[int] = []
-            for position in ranking.diversify(positions, rows.contents, top_k):
-                if len(passages) == top_k:
-                    break
-                passage = shower.show(
-                    int(rows.partitions[position]), int(rows.contents[position]), float(distances[position])
-                )
-                if passage is not None:
-                    passages.append(passage)
-                    shown.append(position)
+            showing = Showing(connection, links, prepared.owner_key, eligible, found.evidence.strengths)
+            shown = showing.show(_in_order(rows, distances, positions, top_k), top_k)
             direct = set(rows.contents[np.argsort(plain, kind="stable")[:top_k]].tolist())
-            expanded = {int(rows.contents[position]) for position in shown} - direct
-            trace = self._trace(connection, prepared.owner_key, found, len(expanded))
-        return SearchAnswer(tuple(shower.named(passages)), trace)
+            expanded = {row.content_key for row in shown.rows} - direct
+            keys = shown.entity_keys() | found.entity_keys()
+            names = lookup.entity_names(connection, keys, prepared.owner_key)
+            trace = _trace(connection, prepared.owner_key, found, names, len(expanded))
+        return SearchAnswer(shown.named(names), trace)
 
     def _tables(self, connection: apsw.Connection, width: int) -> list[ResidentTable]:
         """The model's table and callers' vectors of this width; without the model's when another model wrote it."""
@@ -255,18 +252,15 @@ class Searching:
         links: Links,
         request: SearchRequest,
         prepared: _Prepared,
-        vector: Vector,
+        near: Sequence[NearEdge],
         survivors: _Rows,
         eligible: BitMap,
     ) -> _Found:
-        edges = self._near_edges(connection, prepared.owner_key, vector)
-        ends = lookup.edges(connection, [key for key, _ in edges])
         activations: dict[int, float] = {}
         for key, weight in prepared.named.items():
             graph_evidence.activate(activations, (key,), weight)
-        for key, cosine in edges:
-            if key in ends:
-                graph_evidence.activate(activations, (ends[key].subject_key, ends[key].object_key), cosine)
+        for edge in near:
+            graph_evidence.activate(activations, (edge.ends.subject_key, edge.ends.object_key), edge.cosine)
         matched = tuple(activations)
         if request.expand:
             for cosine, document_keys in _nearest_documents(connection, survivors, eligible):
@@ -275,37 +269,7 @@ class Searching:
         evidence = graph_evidence.gather(
             activations, links.documents_of(activations), eligible, self._store.resident.document_count
         )
-        return _Found(evidence, matched, tuple(ends.values()))
-
-    def _near_edges(
-        self, connection: apsw.Connection, owner_key: int | None, vector: Vector
-    ) -> list[tuple[int, float]]:
-        """The nearest readable relationships: (key, cosine), a predicate's cosine counting 0.8 for its edges."""
-        running = self._embedding.embedder.stamp
-        if running is None or len(vector) != running.width or stamp.state(connection, running) != "matches":
-            return []
-        count = graph_evidence.NEAREST_EDGES
-        best = dict(self._nearest("relationship", vector, owner_key, count))
-        floor = min(best.values(), default=0.0) if len(best) >= count else 0.0
-        for predicate_key, cosine in self._nearest("predicate", vector, owner_key, count):
-            value = graph_evidence.PREDICATE_WEIGHT * cosine
-            if value > floor:
-                for key in lookup.edges_of_predicate(connection, predicate_key, owner_key, count):
-                    best[key] = max(best.get(key, 0.0), value)
-        ranked = sorted(best.items(), key=lambda item: (-item[1], item[0]))
-        return [(key, cosine) for key, cosine in ranked[:count] if cosine > 0]
-
-    def _nearest(
-        self, purpose: graph_evidence.EdgePurpose, vector: Vector, owner_key: int | None, count: int
-    ) -> list[tuple[int, float]]:
-        resident = self._store.resident.table(purpose, len(vector))
-        if resident is None:
-            return []
-        with self._store.resident.lock:
-            chosen = resident.filter(scope.readable(owner_key))
-        hits = resident.table.search(vector[None], count, [chosen])[0]
-        cosines = resident.table.rescore(vector, hits.rows).cosines
-        return list(zip(resident.subjects_of(hits.rows).tolist(), cosines.tolist(), strict=True))
+        return _Found(evidence, matched, tuple(edge.ends for edge in near))
 
     def _joining(
         self,
@@ -331,25 +295,36 @@ class Searching:
             )
         return np.concatenate([joined, np.array(list(prepared.words), dtype=np.int64)])
 
-    def _trace(self, connection: apsw.Connection, owner_key: int | None, found: _Found, expanded: int) -> Trace:
-        ends = [key for edge in found.edges for key in (edge.subject_key, edge.object_key)]
-        names = lookup.entity_names(connection, {*found.matched, *ends}, owner_key)
-        weights = lookup.edge_weights(connection, [edge.relationship_key for edge in found.edges], owner_key)
-        return Trace(
-            entities=tuple(reference(names[key]) for key in found.matched if key in names),
-            relationships=tuple(
-                RelationshipRef(
-                    edge.relationship_id,
-                    names[edge.subject_key].spelling,
-                    edge.predicate,
-                    names[edge.object_key].spelling,
-                    weights[edge.relationship_key],
-                )
-                for edge in found.edges
-                if edge.relationship_key in weights and edge.subject_key in names and edge.object_key in names
-            ),
-            expanded_documents=expanded,
-        )
+
+def _trace(
+    connection: apsw.Connection,
+    owner_key: int | None,
+    found: _Found,
+    names: Mapping[int, lookup.EntityName],
+    expanded: int,
+) -> Trace:
+    weights = lookup.edge_weights(connection, [edge.relationship_key for edge in found.edges], owner_key)
+    return Trace(
+        entities=tuple(reference(names[key]) for key in found.matched if key in names),
+        relationships=tuple(
+            RelationshipRef(
+                edge.relationship_id,
+                names[edge.subject_key].spelling,
+                edge.predicate,
+                names[edge.object_key].spelling,
+                weights[edge.relationship_key],
+            )
+            for edge in found.edges
+            if edge.relationship_key in weights and edge.subject_key in names and edge.object_key in names
+        ),
+        expanded_documents=expanded,
+    )
+
+
+def _in_order(rows: _Rows, distances: NDArray[np.float64], positions: NDArray[np.int64], top_k: int) -> Iterator[Row]:
+    """The rows as they are to be shown."""
+    for position in ranking.diversify(positions, rows.contents, top_k):
+        yield Row(int(rows.partitions[position]), int(rows.contents[position]), float(distances[position]))
 
 
 def _candidates(connection: apsw.Connection, owner_key: int | None, request: SearchRequest) -> tuple[str, ...]:

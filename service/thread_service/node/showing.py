@@ -1,27 +1,66 @@
 """Showing what was found: rows become passages, with the entities they are about.
 
 The store is looked at once more here, in the transaction whose rows are shown: what may no longer be read is not shown.
+Everything is fetched for a handful of rows at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 import apsw
 from pyroaring import BitMap
 
 from thread_service.node.operations import EntityRef, GroupRef, Passage
-from thread_service.store import lookup, registry
-from thread_service.store.graph_cache import Links
+from thread_service.store import lookup
+from thread_service.store.graph_cache import Link, Links, Standing
 from thread_service.text.ids import partition_id
 from thread_service.text.tokens import tokens
 
 ENTITIES_SHOWN = 8
+ENTITIES_LOOKED_UP = ENTITIES_SHOWN + 2
+"""Of a document's entities, best first: some may not be readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row in the order in which it is to be shown; `distance` as it is shown."""
+
+    partition_key: int
+    content_key: int
+    distance: float
+
+
+@dataclass(slots=True)
+class Shown:
+    """Passages, their entities still to be named; `rows` and `links` (best first) stand beside them."""
+
+    passages: list[Passage] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    links: list[list[Link]] = field(default_factory=list)
+
+    def entity_keys(self) -> set[int]:
+        return {link.entity_key for links in self.links for link in links}
+
+    def named(self, names: Mapping[int, lookup.EntityName]) -> tuple[Passage, ...]:
+        """The passages with their entities, those that have a name the caller may read."""
+        return tuple(
+            dataclasses.replace(
+                passage,
+                entities=tuple(
+                    reference(names[link.entity_key])
+                    for link in islice((link for link in links if link.entity_key in names), ENTITIES_SHOWN)
+                ),
+            )
+            for passage, links in zip(self.passages, self.links, strict=True)
+        )
 
 
 class Showing:
-    """The passages of one answer. `strengths`: how strongly the query activated each entity."""
+    """Shows rows to one caller. `strengths`: how strongly the query activated each entity."""
 
     def __init__(
         self,
@@ -36,65 +75,61 @@ class Showing:
         self._owner_key = owner_key
         self._eligible = eligible
         self._strengths = strengths
-        self._documents: dict[int, lookup.ShownDocument | None] = {}
-        self._groups: dict[int, GroupRef] = {}
-        self._about: list[tuple[int, bool]] = []
 
-    def show(self, partition_key: int, content_key: int, distance: float) -> Passage | None:
-        """The passage, its entities still to be named."""
-        if content_key not in self._documents:
-            self._documents[content_key] = lookup.shown_document(
-                self._connection, content_key, self._owner_key, self._eligible
-            )
-        document = self._documents[content_key]
-        found = lookup.passage(self._connection, partition_key)
-        if document is None or found is None:
-            return None
-        ordinal, text, media_type, partition_count = found
-        self._about.append((document.document_key, partition_count > 1))
-        return Passage(
-            partition_id=partition_id(document.document_id, ordinal),
-            document_id=document.document_id,
-            owner_id=document.owner_id,
-            name=document.name,
-            text=text,
-            media_type=media_type,
-            distance=distance,
-            entities=(),
-            group=None if document.group_key is None else self._group(document.group_key),
-        )
+    def show(self, rows: Iterator[Row], count: int) -> Shown:
+        """The first `count` rows that may be shown."""
+        shown = Shown()
+        while len(shown.passages) < count and (chunk := list(islice(rows, count))):
+            self._show(chunk, count, shown)
+        return shown
 
-    def named(self, passages: Sequence[Passage]) -> list[Passage]:
-        """The passages with the entities they are about: names before keywords, most evident first, then asserted
-        before mentioned, rarer before commoner."""
-        listed = self._links.entities_of(key for key, _ in self._about)
-        keys = {link.entity_key for links in listed.values() for link in links}
-        names = lookup.entity_names(self._connection, keys, self._owner_key)
-        frequencies = {key: len(documents) for key, documents in self._links.documents_of(names).items()}
-        named: list[Passage] = []
-        for passage, (document_key, is_one_of_many) in zip(passages, self._about, strict=True):
-            links = [link for link in listed[document_key] if link.entity_key in names]
-            if is_one_of_many:
-                words = f" {' '.join(tokens(passage.text))} "
-                links = [link for link in links if f" {names[link.entity_key].name_key} " in words] or links
-            links.sort(
-                key=lambda link: (
-                    link.standing == 0,
-                    -self._strengths.get(link.entity_key, 0.0),
-                    -link.standing,
-                    frequencies[link.entity_key],
-                    link.entity_key,
+    def _show(self, chunk: Sequence[Row], count: int, shown: Shown) -> None:
+        contents = dict.fromkeys(row.content_key for row in chunk)
+        documents = lookup.shown_documents(self._connection, contents, self._owner_key, self._eligible)
+        texts = lookup.passages(self._connection, [row.partition_key for row in chunk])
+        keys = [document.document_key for document in documents.values()]
+        groups = lookup.shown_groups(self._connection, keys, self._owner_key)
+        links = self._links.entities_of(keys)
+        for row in chunk:
+            document, text = documents.get(row.content_key), texts.get(row.partition_key)
+            if document is None or text is None or len(shown.passages) == count:
+                continue
+            group = groups.get(document.document_key)
+            shown.rows.append(row)
+            shown.links.append(self._best(links[document.document_key], text))
+            shown.passages.append(
+                Passage(
+                    partition_id=partition_id(document.document_id, text.ordinal),
+                    document_id=document.document_id,
+                    owner_id=document.owner_id,
+                    name=document.name,
+                    text=text.text,
+                    media_type=text.media_type,
+                    distance=row.distance,
+                    entities=(),
+                    group=None if group is None else GroupRef(*group),
                 )
             )
-            references = tuple(reference(names[link.entity_key]) for link in links[:ENTITIES_SHOWN])
-            named.append(dataclasses.replace(passage, entities=references))
-        return named
 
-    def _group(self, group_key: int) -> GroupRef:
-        if group_key not in self._groups:
-            group = registry.group_by_key(self._connection, group_key)
-            self._groups[group_key] = GroupRef(group.group_id, group.label, group.description, group.tags)
-        return self._groups[group_key]
+    def _best(self, links: Iterable[Link], text: lookup.PassageText) -> list[Link]:
+        """Names before keywords, most evident first, then asserted before mentioned, rarer before commoner. Of a
+        document in several parts only what this part names, if it names any."""
+        candidates = list(links)
+        if text.partition_count > 1:
+            keys = lookup.name_keys(self._connection, [link.entity_key for link in candidates])
+            words = f" {' '.join(tokens(text.text))} "
+            candidates = [link for link in candidates if f" {keys.get(link.entity_key, '')} " in words] or candidates
+        frequencies = self._links.documents_of(link.entity_key for link in candidates)
+        candidates.sort(
+            key=lambda link: (
+                link.standing == Standing.KEYWORD,
+                -self._strengths.get(link.entity_key, 0.0),
+                -link.standing,
+                len(frequencies[link.entity_key]),
+                link.entity_key,
+            )
+        )
+        return candidates[:ENTITIES_LOOKED_UP]
 
 
 def reference(entity: lookup.EntityName) -> EntityRef:

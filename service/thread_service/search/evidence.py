@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ CONTRIBUTION_MIN = 0.02
 DOCUMENTS_MAX = 20_000
 """Documents given evidence by one query; the least evident, those of the commonest entities, go first."""
 
-EdgePurpose = Literal["relationship", "predicate"]
 Strengths = Mapping[int, float]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import apsw
+import msgspec
 from pyroaring import BitMap
 
 from thread_service.store import sql
@@ -26,7 +27,14 @@ class ShownDocument:
     document_id: str
     owner_id: str
     name: str | None
-    group_key: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PassageText:
+    ordinal: int
+    text: str
+    media_type: MediaType
+    partition_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +56,40 @@ class EdgeEnds:
     object_key: int
 
 
-def shown_document(
-    connection: apsw.Connection, content_key: int, owner_key: int | None, eligible: BitMap
-) -> ShownDocument | None:
-    """The document a content is shown as: the caller's own if there is one, else the oldest available one."""
+def shown_documents(
+    connection: apsw.Connection, content_keys: Iterable[int], owner_key: int | None, eligible: BitMap
+) -> dict[int, ShownDocument]:
+    """What each content is shown as: the caller's own document if there is one, else the oldest available one."""
     statement = (
-        "SELECT document_key, document_id, owner_id, name FROM documents JOIN owners USING (owner_key)"
-        " WHERE content_key = ?1 AND (owner_key = ?2 OR access = 'available')"
+        "SELECT content_key, document_key, document_id, owner_id, name FROM documents JOIN owners USING (owner_key)"
+        " WHERE content_key IN (SELECT value FROM json_each(?1)) AND (owner_key = ?2 OR access = 'available')"
         " ORDER BY owner_key IS NOT ?2, document_key"
     )
-    for document_key, document_id, owner_id, name in sql.rows(connection, statement, (content_key, owner_key)):
-        if document_key in eligible:
-            group_key = shown_group(connection, document_key, owner_key)
-            return ShownDocument(document_key, document_id, owner_id, name, group_key)
-    return None
+    shown: dict[int, ShownDocument] = {}
+    for content_key, document_key, *named in sql.rows(connection, statement, (sql.array(content_keys), owner_key)):
+        if document_key in eligible and content_key not in shown:
+            shown[content_key] = ShownDocument(document_key, *named)
+    return shown
+
+
+def shown_groups(
+    connection: apsw.Connection, document_keys: Iterable[int], owner_key: int | None
+) -> dict[int, tuple[str, str, str | None, tuple[str, ...]]]:
+    """The group a document is shown in, (id, label, description, tags): its primary one, else the oldest; to others
+    than its owner an available one only."""
+    statement = (
+        "SELECT document_key, group_id, label, description, tags FROM document_groups"
+        " JOIN groups g USING (group_key) JOIN documents d USING (document_key)"
+        " WHERE document_key IN (SELECT value FROM json_each(?1)) AND (d.owner_key = ?2 OR g.access = 'available')"
+        " ORDER BY group_key <> primary_group, group_key"
+    )
+    shown: dict[int, tuple[str, str, str | None, tuple[str, ...]]] = {}
+    for document_key, group_id, label, description, tags in sql.rows(
+        connection, statement, (sql.array(document_keys), owner_key)
+    ):
+        if document_key not in shown:
+            shown[document_key] = (group_id, label, description, tuple(msgspec.json.decode(tags, type=list[str])))
+    return shown
 
 
 def shown_group(connection: apsw.Connection, document_key: int, owner_key: int | None) -> int | None:
@@ -79,14 +107,14 @@ def documents_of_content(connection: apsw.Connection, content_key: int) -> list[
     return [*sql.column(connection, "SELECT document_key FROM documents WHERE content_key = ?", (content_key,))]
 
 
-def passage(connection: apsw.Connection, partition_key: int) -> tuple[int, str, MediaType, int] | None:
-    """(ordinal, text, media type, partitions of the content)."""
+def passages(connection: apsw.Connection, partition_keys: Iterable[int]) -> dict[int, PassageText]:
     statement = (
-        "SELECT ordinal, text, media_type, (SELECT count(*) FROM partitions WHERE content_key = c.content_key)"
-        " FROM partitions JOIN contents c USING (content_key) WHERE partition_key = ?"
+        "SELECT partition_key, ordinal, text, media_type,"
+        " (SELECT count(*) FROM partitions WHERE content_key = c.content_key)"
+        " FROM partitions JOIN contents c USING (content_key)"
+        " WHERE partition_key IN (SELECT value FROM json_each(?))"
     )
-    found: tuple[int, str, MediaType, int] | None = sql.row(connection, statement, (partition_key,))
-    return found
+    return {row[0]: PassageText(*row[1:]) for row in sql.rows(connection, statement, (sql.array(partition_keys),))}
 
 
 def entities_by_name(connection: apsw.Connection, name_keys: Iterable[str]) -> list[tuple[str, int]]:
@@ -122,6 +150,11 @@ def documents_linked(connection: apsw.Connection, entity_keys: Iterable[int]) ->
             (keys,),
         )
     ]
+
+
+def name_keys(connection: apsw.Connection, entity_keys: Iterable[int]) -> dict[int, str]:
+    statement = "SELECT entity_key, name_key FROM entities WHERE entity_key IN (SELECT value FROM json_each(?))"
+    return dict(sql.rows(connection, statement, (sql.array(entity_keys),)))
 
 
 def entity_names(

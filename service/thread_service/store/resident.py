@@ -125,6 +125,8 @@ class Resident:
         self._engine = engine
         self.lock = threading.RLock()
         self.graph = GraphCache()
+        self.words_version = 0
+        """To be read before the transaction whose word scores may be remembered is opened."""
         self._empty()
 
     def _empty(self) -> None:
@@ -190,6 +192,8 @@ class Resident:
                 self.close()
                 self._empty()
                 self.graph.clear()
+            if changes.contents or changes.cleared:
+                self.words_version += 1
             for new in changes.vectors:
                 self._append(new)
             for content_key, content in changes.contents.items():

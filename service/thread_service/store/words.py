@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import apsw
+import numpy as np
+from numpy.typing import NDArray
 
 from thread_service.store import sql
 from thread_service.text.stop_words import STOP_WORDS
@@ -18,6 +21,8 @@ COMMON_SHARE = 0.1
 MATCHES_MAX = 5_000
 """Rarest terms first, terms are taken while their partitions together stay below this."""
 FREQUENCIES_MAX = 65_536
+SCORES_MAX = 1_000_000
+"""Partitions of remembered terms, all terms together: 16 MB."""
 MOSTLY_READABLE = 0.5
 """From this share of readable rows on, rows are ranked first and tested afterwards."""
 
@@ -37,12 +42,21 @@ def terms(query: str) -> list[str]:
     return list(found)[:TERMS_MAX]
 
 
+class _TermScore(NamedTuple):
+    """What a term adds to the BM25 of each partition that holds it: `keys` int64 [n], `values` float64 [n]."""
+
+    version: int
+    keys: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
 class WordIndex:
     """Searches the index; remembers how frequent terms are."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._frequencies: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._scores: OrderedDict[str, _TermScore] = OrderedDict()
 
     def best(
         self,
@@ -52,25 +66,54 @@ class WordIndex:
         media_type: str | None,
         limit: int,
         readable_share: float = 0.0,
+        version: int = -1,
     ) -> dict[int, float]:
         """The best partitions that carry one of the reader tokens `any_of` (and the media token): key → BM25.
 
         Positive, higher is better; at most `limit`. `readable_share`: how much of everything carries one of the tokens.
-        Ranking inside the index counts every row of every token, so when most rows pass they are tested afterwards.
+        Ranking inside the index counts every row of every token, so when most rows pass they are ranked here, from
+        what each term adds to each row, and tested afterwards. That is remembered for as long as `version`, which was
+        read before the transaction was opened, is the newest.
         """
         chosen = self._choose(connection, terms(query))
         readers = set(any_of)
         if not chosen or not readers:
             return {}
-        words = f"body : ({_any(chosen)})"
         if media_type is None and readable_share >= MOSTLY_READABLE:
-            found = _ranked(connection, words, int(limit / MOSTLY_READABLE))
+            found = self._added_up(connection, chosen, int(limit / MOSTLY_READABLE), version)
             if readable_share < 1.0:
                 found = _readable(connection, found, readers)
         else:
             media = "" if media_type is None else f' AND readers : "{media_type}"'
-            found = _ranked(connection, f"{words} AND readers : ({_any(sorted(readers))}){media}", limit)
+            expression = f"body : ({_any(chosen)}) AND readers : ({_any(sorted(readers))}){media}"
+            found = _ranked(connection, expression, limit)
         return dict(found[:limit])
+
+    def _added_up(
+        self, connection: apsw.Connection, chosen: list[str], limit: int, version: int
+    ) -> list[tuple[int, float]]:
+        """BM25 is a sum over terms: the best partitions by the sum of what each term adds."""
+        added = [self._score(connection, term, version) for term in chosen]
+        keys, places = np.unique(np.concatenate([score.keys for score in added]), return_inverse=True)
+        sums = np.bincount(places, weights=np.concatenate([score.values for score in added]), minlength=len(keys))
+        best = np.lexsort((keys, -sums))[:limit]
+        return list(zip(keys[best].tolist(), sums[best].tolist(), strict=True))
+
+    def _score(self, connection: apsw.Connection, term: str, version: int) -> _TermScore:
+        with self._lock:
+            known = self._scores.get(term)
+            if known is not None and known.version == version:
+                self._scores.move_to_end(term)
+                return known
+        found = _ranked(connection, f'body : "{term}"', -1)
+        score = _TermScore(
+            version, np.array([key for key, _ in found], np.int64), np.array([value for _, value in found], np.float64)
+        )
+        with self._lock:
+            self._scores[term] = score
+            while sum(len(each.keys) for each in self._scores.values()) > SCORES_MAX:
+                self._scores.popitem(last=False)
+        return score
 
     def _choose(self, connection: apsw.Connection, wanted: list[str]) -> list[str]:
         partitions = int(sql.value(connection, "SELECT coalesce(max(partition_key), 0) FROM partitions"))

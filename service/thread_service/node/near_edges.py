@@ -1,0 +1,56 @@
+"""The relationships near a query: what its meaning says about the graph, beside what its words say."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import apsw
+import numpy as np
+from numpy.typing import NDArray
+
+from thread_service.batching.embed import EmbeddingQueue
+from thread_service.search.evidence import NEAREST_EDGES, PREDICATE_WEIGHT
+from thread_service.store import lookup, scope, stamp
+from thread_service.store.pending import EdgePurpose
+from thread_service.store.store import Store
+
+Vector = NDArray[np.float32]
+
+
+class NearEdge(NamedTuple):
+    ends: lookup.EdgeEnds
+    cosine: float
+
+
+def near_edges(
+    store: Store, embedding: EmbeddingQueue, connection: apsw.Connection, owner_key: int | None, vector: Vector
+) -> list[NearEdge]:
+    """The nearest readable relationships, nearest first; a predicate's cosine counts 0.8 for its relationships.
+
+    None when the vector (float32 [width]) is not of the running model, or another model wrote the index.
+    """
+    running = embedding.embedder.stamp
+    if running is None or len(vector) != running.width or stamp.state(connection, running) != "matches":
+        return []
+    best = dict(_nearest(store, "relationship", owner_key, vector))
+    floor = min(best.values(), default=0.0) if len(best) >= NEAREST_EDGES else 0.0
+    for predicate_key, cosine in _nearest(store, "predicate", owner_key, vector):
+        value = PREDICATE_WEIGHT * cosine
+        if value > floor:
+            for key in lookup.edges_of_predicate(connection, predicate_key, owner_key, NEAREST_EDGES):
+                best[key] = max(best.get(key, 0.0), value)
+    ranked = sorted(best.items(), key=lambda item: (-item[1], item[0]))[:NEAREST_EDGES]
+    ends = lookup.edges(connection, [key for key, _ in ranked])
+    return [NearEdge(ends[key], cosine) for key, cosine in ranked if key in ends and cosine > 0]
+
+
+def _nearest(store: Store, purpose: EdgePurpose, owner_key: int | None, vector: Vector) -> list[tuple[int, float]]:
+    """(key, cosine) of the nearest that the caller may read."""
+    resident = store.resident.table(purpose, len(vector))
+    if resident is None:
+        return []
+    with store.resident.lock:
+        chosen = resident.filter(scope.readable(owner_key))
+    hits = resident.table.search(vector[None], NEAREST_EDGES, [chosen])[0]
+    cosines = resident.table.rescore(vector, hits.rows).cosines
+    return list(zip(resident.subjects_of(hits.rows).tolist(), cosines.tolist(), strict=True))
