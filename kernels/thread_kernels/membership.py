@@ -114,6 +114,8 @@ class Membership:
                 bits = self._removed.flip(0, self.row_count)
             else:
                 bits = None
+            if bits is not None and len(bits) == self.row_count:
+                bits = None  # a filter that every row passes costs nothing: the common case of one owner
             return Passing(self.row_count, live_count, bits)
 
     def bitmap(self, rows: ArrayLike) -> BitMap:

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 import apsw
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import Busy, IndexMismatch, NotReady, StorageFull, StoreFailed, ThreadError
 from thread_service.models.embedder import EmbeddingFailed
+from thread_service.node.waiting import Waiting
 from thread_service.store import contents, graph, links, pending, sql, stamp, vectors
 from thread_service.store.changes import Changes, NewVectors, Purpose
 from thread_service.store.pending import PendingDocument
@@ -40,15 +40,6 @@ RETRY_SECONDS = 0.5
 """How soon a round that could not go on (model not ready, disk full) is tried again."""
 
 Vectors = NDArray[np.float32]
-
-
-@dataclass(slots=True)
-class _Waiter:
-    """A deposit whose caller waits: first for its documents, then for links, then for edges filed up to `edges`."""
-
-    sequences: set[int]
-    future: Future[None]
-    edges: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +65,7 @@ class Indexer:
         self._embedding = embedding
         self._mention_linking = mention_linking
         self._condition = threading.Condition()
-        self._waiters: list[_Waiter] = []
+        self._waiting = Waiting()
         self._is_closing = False
         self._is_nudged = True
         self._last_complaint = ""
@@ -91,20 +82,16 @@ class Indexer:
 
     async def settled(self, sequences: Iterable[int]) -> None:
         """Return when these documents are searchable (or failed) and all their links and edges are in place."""
-        waiter = _Waiter(set(sequences), Future())
-        with self._condition:
-            if self._is_closing:
-                raise _stopping()
-            self._waiters.append(waiter)
+        settled = self._waiting.add(sequences)
         self.nudge()
-        await asyncio.wrap_future(waiter.future)
+        await asyncio.wrap_future(settled)
 
     def stop(self) -> None:
         """Begin no further round and answer whoever waits; what is left is taken up at the next start."""
         with self._condition:
             self._is_closing = True
             self._condition.notify()
-        self._fail_waiters(_stopping())
+        self._waiting.refuse(_stopping())
 
     def join(self) -> None:
         """Wait for the round in hand, which ends early when the embedding queue is closed. After `stop`."""
@@ -138,18 +125,11 @@ class Indexer:
                 log.warning("indexing waits: %s", error)
                 self._last_complaint = str(error)
             if isinstance(error, IndexMismatch) or self._embedding.embedder.status.phase == "failed":
-                self._fail_waiters(error)
+                self._waiting.fail(error)
         with self._condition:
             if not self._is_closing:
                 self._condition.wait(RETRY_SECONDS)
             self._is_nudged = True
-
-    def _fail_waiters(self, error: ThreadError) -> None:
-        with self._condition:
-            waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if waiter.future.set_running_or_notify_cancel():
-                waiter.future.set_exception(error)
 
     def _round(self) -> bool:
         """One bounded piece of each kind of work; whether there may be more."""
@@ -158,7 +138,7 @@ class Indexer:
         more |= self._link_documents()
         if has_model:
             more |= self._embed_edges()
-        self._answer_waiters()
+        self._waiting.answer(self._store)
         if not (has_model or more) and self._needs_model():
             self._embedding.check_ready()
         return more
@@ -384,35 +364,6 @@ class Indexer:
                     (msgspec.json.encode(keys).decode(),),
                 )
             )
-
-    # ------------------------------------------------------------------------------------------ who waits
-
-    def _answer_waiters(self) -> None:
-        with self._condition:
-            waiters = list(self._waiters)
-        if not waiters:
-            return
-        with self._store.read() as connection:
-            wanted = msgspec.json.encode([key for waiter in waiters for key in waiter.sequences]).decode()
-            unfinished = {
-                *sql.column(
-                    connection,
-                    "SELECT sequence FROM pending WHERE sequence IN (SELECT value FROM json_each(?))",
-                    (wanted,),
-                )
-            }
-            linked = not links.waiting(connection, 1)
-            newest_edge = pending.last_unembedded(connection)
-            oldest = next(iter(pending.unembedded(connection, 1)), None)
-        for waiter in waiters:
-            waiter.sequences &= unfinished
-            if not waiter.sequences and waiter.edges is None:
-                waiter.edges = newest_edge
-            if waiter.edges is not None and linked and (oldest is None or oldest.sequence > waiter.edges):
-                with self._condition:
-                    self._waiters.remove(waiter)
-                if waiter.future.set_running_or_notify_cancel():
-                    waiter.future.set_result(None)
 
 
 def _stopping() -> NotReady:

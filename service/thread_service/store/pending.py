@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,6 +66,12 @@ def take(connection: apsw.Connection, limit: int, *, without_model: bool) -> lis
         PendingDocument(sequence, document_key, content_key, state, msgspec.json.decode(graph, type=SaidGraph))
         for sequence, document_key, content_key, state, graph in sql.rows(connection, statement, (limit,))
     ]
+
+
+def unfinished(connection: apsw.Connection, sequences: Iterable[int]) -> set[int]:
+    """Those of the places that are still in the queue."""
+    statement = "SELECT sequence FROM pending WHERE sequence IN (SELECT value FROM json_each(?))"
+    return {*sql.column(connection, statement, (sql.array(sequences),))}
 
 
 def finish(connection: apsw.Connection, sequence: int) -> bool:
