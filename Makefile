@@ -25,8 +25,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m thread_kernels.compile --arch 80 86 89 90
 
-bench: $(VENV)/.installed-dev
+bench:
 	@test -n "$(DATA)" || { echo "make bench needs the evaluation sets: make bench DATA=<folder>"; exit 2; }
+	@$(MAKE) $(VENV)/.installed
 	$(BIN)/python benchmarks/retrieval.py --data $(DATA)/musique
 	$(BIN)/python benchmarks/retrieval.py --data $(DATA)/scifact
 	$(BIN)/python benchmarks/search_latency.py --data $(DATA)/musique

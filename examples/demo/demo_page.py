@@ -142,7 +142,7 @@ def show_question(console: Console, number: int, outcome: Outcome, answer: Json,
     table.add_row("Needed passage", *CHANNELS, style="dim")
     for at, each in enumerate(question.document_ids):
         table.add_row(names[each], *(rank_text(ranks[at]) for ranks in outcome.ranks.values()))
-    console.print(Text.assemble("Answer: ", (question.answer, "bold green")))
+    console.print(Text.assemble("Expected answer: ", (question.answer, "bold green")))
     console.print(table)
     if changed := verdict(outcome, names):
         console.print(Text(f"Against plain vectors: {changed}", style="yellow"))
@@ -168,6 +168,7 @@ def show_totals(console: Console, outcomes: Sequence[Outcome]) -> None:
     console.print()
     console.print(table)
     typical_ms = median(outcome.search_ms for outcome in outcomes)
+    console.print(Text("Twenty questions are a look, not a measurement; benchmarks/README.md has those."))
     console.print(Text(f"A default search took {typical_ms:.0f} ms (median), embedding the question included."))
 
 

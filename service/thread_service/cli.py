@@ -29,6 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loaded = load(sys.argv[1:] if arguments is None else arguments, os.environ, Path(".env"))
     except SettingsError as error:
         return _refuse(error, 2)
+    try:
+        return _serve(loaded)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _serve(loaded: Loaded) -> int:
     # Only now: the libraries behind these take a second to import, which `--help` and a typo need not.
     from thread_kernels import EngineUnavailable
     from thread_service import app
@@ -41,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(error, 2)
     except (ThreadError, EngineUnavailable, OSError) as error:
         return _refuse(error, 1)
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

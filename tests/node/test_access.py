@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from in_process import InProcess, document, group, ids, unit
 
-from thread_service.node.operations import GraphAnswer, SearchAnswer
+from thread_service.node.operations import GraphAnswer, SearchAnswer, UpdateDocumentRequest
 
 # Restricted documents of ann say SECRET things; nothing that ben or eve is shown may hold one of these words.
 SECRETS = ("zephyrine", "quillon", "ann-private", "SECRET", "restricted-label")
@@ -263,8 +263,23 @@ def test_others_relationships_take_no_places_from_the_callers_own(node: InProces
 
 
 def test_rows_of_others_in_a_named_group_take_no_places_in_the_scan(node: InProcess) -> None:
-    node.file("ann", document("open", id="open", vectors=[unit(-1)]), group=group("opened", "available"))
-    node.file("ann", document("open", id="open", vectors=[unit(-1)]), group="g")
-    node.file("ann", *(document(f"n{n}", id=f"n{n}", vectors=[unit(1, n / 500)]) for n in range(300)), group="g")
-    node.file("ann", document("another", id="another", vectors=[unit(0, 1)]), group=group("opened", "available"))
+    node.file("ann", document("open", id="open", vectors=[unit(-1)]), group=group("g", "available"))
+    hidden = [document(f"n{n}", id=f"n{n}", vectors=[unit(1, n / 500)]) for n in range(300)]
+    node.file("ann", *hidden, group="g")
+    node.file("ann", *hidden, group="closed")  # which takes its documents out of sight, in every group
     assert ids(node.search("eve", query_embedding=unit(1), group_ids=("g",))) == ["open"]
+
+
+def test_anothers_restricted_group_is_as_one_that_does_not_exist(node: InProcess) -> None:
+    node.file("ann", document("text", id="x"), group="merger")
+    assert node.run(node.node.update_document(UpdateDocumentRequest("ann", "x", access="available")))
+    assert ids(node.search("eve", "text", scope="global")) == ["x"]
+    assert ids(node.search("ann", "text", group_ids=("merger",))) == ["x"]
+    assert node.search("eve", "text", group_ids=("merger",)) == node.search("eve", "text", group_ids=("unknown",))
+
+
+def test_the_trace_names_only_entities_of_the_documents_that_were_searched(node: InProcess) -> None:
+    node.file("ann", document("opening hours", id="a", entities=["Port Library"]), group=group("g", "available"))
+    node.file("ben", document("a knot", id="b", entities=["Bowline Knot"]))
+    assert [e.name for e in node.search("ben", "Port Library hours", scope="global").trace.entities] == ["Port Library"]
+    assert node.search("ben", "Port Library hours").trace.entities == ()

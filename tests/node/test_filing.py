@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import WIDTH, InProcess, WordsEmbedder, document, group, happens, ids, opened, unit, until
+from in_process import TIMEOUT, WIDTH, InProcess, WordsEmbedder, document, group, happens, ids, opened, unit, until
+from numpy.typing import NDArray
 
 from thread_service.errors import Busy, IndexMismatch, InvalidRequest, NotReady
+from thread_service.models.embedder import Role, Status
+from thread_service.node.indexing import PARTITIONS_A_ROUND
 from thread_service.node.operations import DocumentIn, FileRequest, PartitionIn
 from thread_service.text.ids import content_id
 
@@ -67,6 +72,23 @@ def test_a_document_without_an_id_is_named_by_its_texts(node: InProcess) -> None
 def test_tokens_count_what_needs_embedding_only(node: InProcess) -> None:
     assert node.file("ann", document(TEXT, "  ", id="a"), document("x", id="b", vectors=[unit(1)])).tokens == 7
     assert node.file("ann", document(TEXT, "  ", id="a")).tokens == 0
+
+
+def test_what_another_owner_filed_is_answered_as_new(node: InProcess) -> None:
+    node.file("ann", document(TEXT, id="a"))
+    filed = node.file("ben", document(TEXT, id="b"), document(TEXT, id="c"), gate=True)
+    assert (filed.outcomes, filed.tokens) == (("new", "new"), 7)
+    assert node.embedder.count(TEXT) == 1
+    away = node.reopened(WordsEmbedder(), ready=False)
+    try:
+        until(lambda: away.queue.is_ready)
+        away.embedder.status = Status("loading")
+        for text in (TEXT, OTHER):
+            with pytest.raises(NotReady):
+                away.file("eve", document(text, id="e"), wait=False)
+        assert away.file("ben", document(TEXT, id="d"), wait=False).outcomes == ("new",)
+    finally:
+        away.close()
 
 
 # ---------------------------------------------------------------------------------------------------- outcomes
@@ -155,6 +177,37 @@ def test_a_document_whose_content_failed_gets_its_graph_when_another_owner_files
     assert ids(node.search("ann", "heron in the tidal creek")) == ["a"]
     assert {entity.name for entity in node.graph("ann").entities} == {"Heron", "Marsh"}
     assert node.rows("SELECT count(*) FROM set_aside") == [(0,)]
+
+
+class _Holding(WordsEmbedder):
+    """Waits with the text "held" until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def embed(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
+        if "held" in texts:
+            self.reached.set()
+            assert self.go_on.wait(TIMEOUT)
+        return super().embed(texts, role)
+
+
+def test_a_document_keeps_its_graph_when_its_content_is_tried_again_while_it_is_given_up(tmp_path: Path) -> None:
+    embedder = _Holding()
+    embedder.refused = {TEXT}
+    large = (TEXT, *(f"filling {number}" for number in range(PARTITIONS_A_ROUND)))
+    with opened(tmp_path, embedder) as node:
+        # The first takes a round of its own; the second finds the content failed, in a round with "held".
+        said = [document(*large, id="1"), document(*large, id="2", entities=["Heron"]), document("held", id="3")]
+        node.file("ann", *said, wait=False)
+        assert embedder.reached.wait(TIMEOUT)
+        embedder.refused = set()
+        node.file("ann", said[0], wait=False)
+        embedder.go_on.set()
+        node.settle()
+        assert {entity.name for entity in node.graph("ann").entities} == {"Heron"}
+        assert node.rows("SELECT count(*) FROM set_aside") == [(0,)]
 
 
 def test_a_relationship_the_model_refuses_holds_nothing_up(node: InProcess) -> None:
@@ -317,6 +370,24 @@ def test_a_model_of_another_space_sees_nothing_and_files_nothing_until_the_index
         assert other.value("SELECT space FROM stamp") == f"other@{WIDTH}"
     finally:
         other.close()
+
+
+def test_what_waits_for_the_model_of_the_index_does_not_hold_up_brought_vectors(node: InProcess) -> None:
+    node.file("ann", document(TEXT, id="a"))
+    node.embedder.is_away = True
+    node.file("ann", document(OTHER, id="b"), wait=False)
+    other = node.reopened(WordsEmbedder("other"))
+    try:
+        other.file("ann", document("brought", id="c", vectors=[unit(1)]), wait=False)
+        until(lambda: ids(other.search("ann", query_embedding=unit(1))) == ["c"])
+        again = other.reopened()
+    finally:
+        other.close()
+    try:
+        again.settle()
+        assert ids(again.search("ann", "salt marshes"))[0] == "b"
+    finally:
+        again.close()
 
 
 def test_the_same_model_matches_after_reopening_and_nothing_is_embedded_again(node: InProcess) -> None:

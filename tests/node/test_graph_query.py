@@ -175,3 +175,11 @@ def test_an_empty_graph_and_an_unknown_owner_have_nothing(node: InProcess) -> No
     assert node.graph("me", "x", query="y", hops=3) == GraphAnswer()
     node.file("me", document("x", id="x", entities=["Ann"]))
     assert node.graph("nobody") == GraphAnswer()
+
+
+def test_a_question_starts_from_the_names_it_holds_also_without_any_relationship(node: InProcess) -> None:
+    node.file("me", document("The ledger of the tides.", id="a", entities=[("Tidal Ledger", "book")]))
+    node.file("me", document("Old keys.", id="b", entities=[("Old Key", "thing")]))
+    answer = node.graph("me", query="Who keeps the Tidal Ledger these days?")
+    assert [(entity.name, entity.score) for entity in answer.entities] == [("Tidal Ledger", 1.0)]
+    assert node.graph("me", query="Who keeps the Tidal Ledger?", kinds=("thing",)).entities == ()

@@ -101,3 +101,30 @@ def test_a_term_unknown_at_first_is_looked_for_again(store: Opened) -> None:
     store.file("ann", "b", "heron")
     store.file("ann", "c", "tides")
     assert found() == [2]
+
+
+def test_no_number_of_better_rows_of_others_hides_the_readable_ones(store: Opened) -> None:
+    store.file("ann", "many", *["heron heron"] * 450)
+    for number in range(5):
+        store.file("ben", f"b{number}", f"a long sentence that names the heron once, number {number}")
+    with store.store.read() as connection:
+        # Most documents are ben's, so rows are ranked before they are tested.
+        found = WordIndex().best(connection, "heron", ("o2",), None, 200, store.store.resident.readable_share(("o2",)))
+        filtered_inside = WordIndex().best(connection, "heron", ("o2",), None, 200)
+    assert found.keys() == {*range(451, 456)}
+    assert found == pytest.approx(filtered_inside)
+
+
+def test_remembered_scores_of_a_row_that_is_gone_or_not_there_yet_do_no_harm(store: Opened) -> None:
+    for owner, id in (("ann", "a"), ("ann", "b"), ("ben", "c")):
+        store.file(owner, id, f"heron {id}")
+    index = WordIndex()
+
+    def found() -> set[int]:
+        with store.store.read() as connection:
+            # The version stands still between a commit and its publication.
+            return {*index.best(connection, "heron", ("o1",), None, 9, readable_share=0.6, version=1)}
+
+    assert found() == {1, 2}
+    store.remove("ann", "a")
+    assert found() == {2}

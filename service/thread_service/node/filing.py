@@ -124,7 +124,7 @@ class Filing:
     ) -> None:
         document_id = document.document_id or content_id(document.texts)
         existing = documents.find(connection, owner_key, document_id)
-        content_key, state = self._content(connection, document, accepted)
+        content_key, state = self._content(connection, owner_key, document, accepted)
         if existing is not None and gate and state != "failed" and existing.content_key == content_key:
             outcome = self._link(connection, existing.document_key, group, changes)
             accepted.add(document_id, outcome, pending.place(connection, existing.document_key))
@@ -155,13 +155,16 @@ class Filing:
         return "linked"
 
     def _content(
-        self, connection: apsw.Connection, document: DocumentIn, accepted: _Accepted
+        self, connection: apsw.Connection, owner_key: int, document: DocumentIn, accepted: _Accepted
     ) -> tuple[int, contents.State]:
-        """Find or store the content; a new one that the model must embed needs the model to be ready."""
+        """Find or store the content; a new one that the model must embed needs the model to be ready.
+
+        What only others have filed counts as new: neither the tokens nor a refusal tell the owner that it is here.
+        """
         vectors = [partition.embedding for partition in document.partitions] or [None] * len(document.texts)
         digest = content_digest(document.media_type, document.texts, vectors)
         found = contents.find(connection, digest)
-        if found is not None and found[1] != "failed":
+        if found is not None and found[1] != "failed" and documents.is_held(connection, owner_key, found[0]):
             return found
         to_embed = [
             text for text, vector in zip(document.texts, vectors, strict=True) if vector is None and text.strip()

@@ -17,8 +17,10 @@ from thread_service.node.operations import (
     GraphRelationship,
     GraphRequest,
 )
+from thread_service.node.query_names import named_entities
 from thread_service.node.work import Work
 from thread_service.store import lookup, neighbourhood, registry, scope, sql, stamp
+from thread_service.store.graph_cache import Links
 from thread_service.store.store import Store
 from thread_service.text.ids import normalise_kind
 
@@ -45,19 +47,24 @@ class GraphQueries:
         limit = min(request.limit if request.limit > 0 else LIMIT_DEFAULT, LIMIT_MAX)
         hops = min(max(request.hops, 0), HOPS_MAX)
         kinds = None if request.kinds is None else frozenset(normalise_kind(kind) for kind in request.kinds)
+        version = self._store.resident.graph.version()
         with self._store.read() as connection:
+            links = self._store.resident.graph.at(connection, version)
             owner_key = registry.owner_key(connection, request.owner_id)
             if not request.entity.strip() and vector is None:
                 entities = neighbourhood.most_mentioned(connection, owner_key, kinds, limit)
                 edges = neighbourhood.edges_among(connection, entities, owner_key)
                 scores: dict[int, float] = {}
             else:
-                entities, edges, scores = self._around(connection, request, vector, owner_key, kinds, hops, limit)
+                entities, edges, scores = self._around(
+                    connection, links, request, vector, owner_key, kinds, hops, limit
+                )
             return _compose(connection, request, owner_key, entities, edges, scores)
 
     def _around(
         self,
         connection: apsw.Connection,
+        links: Links,
         request: GraphRequest,
         vector: Vector | None,
         owner_key: int | None,
@@ -65,9 +72,14 @@ class GraphQueries:
         hops: int,
         limit: int,
     ) -> tuple[list[int], set[int], dict[int, float]]:
-        """Seeds by name and by meaning, and what lies up to `hops` edges from them."""
+        """Seeds by name, by the names in the question and by its meaning, and what lies up to `hops` edges from them."""
         named = neighbourhood.named_like(connection, request.entity, owner_key, kinds, limit)
         scores = dict.fromkeys(named, NAME_SCORE)
+        asked = named_entities(connection, self._store.resident, links, owner_key, request.query)
+        if kinds is not None:
+            asked = {key: asked[key] for key in neighbourhood.of_kinds(connection, asked, kinds)}
+        for key, weight in sorted(asked.items(), key=lambda item: (-item[1], item[0]))[:limit]:
+            scores[key] = max(scores.get(key, 0.0), weight)
         matched = self._matched_edges(connection, vector, owner_key, limit)
         ends = lookup.edges(connection, matched)
         for key, score in matched.items():

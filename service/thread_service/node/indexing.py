@@ -75,7 +75,7 @@ class Indexer:
         self._thread.start()
 
     def nudge(self) -> None:
-        """There is work: something was committed, or the model became ready."""
+        """There is work: something was committed."""
         with self._condition:
             self._is_nudged = True
             self._condition.notify()
@@ -133,19 +133,31 @@ class Indexer:
 
     def _round(self) -> bool:
         """One bounded piece of each kind of work; whether there may be more."""
-        has_model = self._embedding.is_ready
+        has_model = self._has_model()
         more = self._index_documents(without_model=not has_model)
         more |= self._link_documents()
         if has_model:
             more |= self._embed_edges()
         self._waiting.answer(self._store)
-        if not (has_model or more) and self._needs_model():
-            self._embedding.check_ready()
-        return more
+        return more or (not has_model and self._is_model_needed())
 
-    def _needs_model(self) -> bool:
+    def _has_model(self) -> bool:
+        """Whether there is a model to embed with. Another than the one that wrote the index is none."""
+        running = self._embedding.embedder.stamp
+        if running is None or not self._embedding.is_ready:
+            return False
         with self._store.read() as connection:
-            return pending.count(connection, limit=1) > 0 or pending.last_unembedded(connection) > 0
+            return stamp.state(connection, running) == "matches"
+
+    def _is_model_needed(self) -> bool:
+        """Whether work is left that waits for the model. NotReady or IndexMismatch says why it has to wait."""
+        with self._store.read() as connection:
+            if not pending.count(connection, limit=1) and not pending.last_unembedded(connection):
+                return False
+            self._embedding.check_ready()
+            if self._embedding.embedder.stamp is not None:
+                stamp.check(connection, self._embedding.embedder.stamp)
+        return True
 
     # ------------------------------------------------------------------------------------------ documents
 
@@ -260,9 +272,12 @@ class Indexer:
             elif contents.mark_ready(connection, content.content_key):
                 self._record(connection, content, located, changes)
         for document in batch:
+            state = sql.value(connection, "SELECT state FROM contents WHERE content_key = ?", (document.content_key,))
+            if state == "pending":
+                # It had failed when the round began and is to be tried again since: the document keeps its place.
+                continue
             if not pending.finish(connection, document.sequence):
                 continue
-            state = sql.value(connection, "SELECT state FROM contents WHERE content_key = ?", (document.content_key,))
             graph.retract(connection, document.document_key, changes)
             if state == "ready":
                 graph.contribute(connection, document.document_key, said[document.document_key], changes)

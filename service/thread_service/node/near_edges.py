@@ -27,7 +27,7 @@ def near_edges(
 ) -> list[NearEdge]:
     """The nearest readable relationships, nearest first; a predicate's cosine counts 0.8 for its relationships.
 
-    None when the vector (float32 [width]) is not of the running model, or another model wrote the index.
+    Empty when the vector (float32 [width]) is not of the running model, or another model wrote the index.
     """
     running = embedding.embedder.stamp
     if running is None or len(vector) != running.width or stamp.state(connection, running) != "matches":

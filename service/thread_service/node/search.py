@@ -36,6 +36,7 @@ from thread_service.node.operations import (
     Trace,
     is_usable,
 )
+from thread_service.node.query_names import QUERY_CHARACTERS_MAX, named_entities
 from thread_service.node.showing import Row, Showing, reference
 from thread_service.node.work import Work
 from thread_service.search import evidence as graph_evidence
@@ -45,15 +46,12 @@ from thread_service.store.graph_cache import Links, listed
 from thread_service.store.resident import ResidentTable
 from thread_service.store.store import Store
 from thread_service.store.words import WordIndex
-from thread_service.text.mentions import candidate_names, query_names
 
 log = logging.getLogger(__name__)
 
 LEXICAL_ROWS = 200
 EVIDENT_DOCUMENTS = 256
 EVIDENT_ROWS = 1_024
-QUERY_CHARACTERS_MAX = 8_192
-"""Words and names are looked for in this much of a query; all of it is embedded."""
 
 Keys = NDArray[np.int64]
 Vector = NDArray[np.float32]
@@ -145,23 +143,9 @@ class Searching:
             named: dict[int, float] = {}
             if self._uses_graph(request):
                 links = self._store.resident.graph.at(connection, version)
-                named = self._named(connection, links, owner_key, query)
+                named = named_entities(connection, self._store.resident, links, owner_key, request.query)
             wanted = lookup.entities_called(connection, request.entities)
         return _Prepared(owner_key, candidates, words, named, frozenset(wanted))
-
-    def _named(self, connection: apsw.Connection, links: Links, owner_key: int | None, query: str) -> dict[int, float]:
-        """Readable entities whose names the query holds."""
-        by_name: dict[str, list[int]] = {}
-        for name, entity_key in lookup.entities_by_name(connection, candidate_names(query)):
-            by_name.setdefault(name, []).append(entity_key)
-        documents_of = links.documents_of(key for keys in by_name.values() for key in keys)
-        readable = self._store.resident.documents(scope.readable(owner_key))
-        seen = {
-            name: keys
-            for name, entity_keys in by_name.items()
-            if (keys := [key for key in entity_keys if documents_of[key].intersect(readable)])
-        }
-        return {key: found.weight for found in query_names(query, seen) for key in seen[found.name]}
 
     def _uses_words(self, request: SearchRequest) -> bool:
         wanted = self._lexical if request.lexical is None else request.lexical
@@ -266,10 +250,12 @@ class Searching:
             for cosine, document_keys in _nearest_documents(connection, survivors, eligible):
                 for document_links in links.entities_of(document_keys).values():
                     graph_evidence.activate(activations, listed(document_links), cosine)
-        evidence = graph_evidence.gather(
-            activations, links.documents_of(activations), eligible, self._store.resident.document_count
-        )
-        return _Found(evidence, matched, tuple(edge.ends for edge in near))
+        documents_of = links.documents_of(activations)
+        evidence = graph_evidence.gather(activations, documents_of, eligible, self._store.resident.document_count)
+        # The trace speaks of what was searched: an entity of documents outside it is none of its business.
+        inside = {key for key in matched if documents_of[key].intersect(eligible)}
+        edges = tuple(edge.ends for edge in near if {edge.ends.subject_key, edge.ends.object_key} & inside)
+        return _Found(evidence, tuple(key for key in matched if key in inside), edges)
 
     def _joining(
         self,

@@ -63,6 +63,14 @@ def owned(connection: apsw.Connection, owner_key: int) -> list[Document]:
     return [Document(*row) for row in sql.rows(connection, statement, (owner_key,))]
 
 
+def is_held(connection: apsw.Connection, owner_key: int, content_key: int) -> bool:
+    """Whether a document of the owner points to this content."""
+    statement = (
+        "SELECT 1 FROM documents INDEXED BY documents_by_content WHERE content_key = ? AND owner_key = ? LIMIT 1"
+    )
+    return sql.value(connection, statement, (content_key, owner_key)) is not None
+
+
 def failed(connection: apsw.Connection, owner_key: int, document_ids: Iterable[str]) -> set[str]:
     """Those of the owner's documents that cannot be searched, because their content could not be embedded."""
     statement = (

@@ -73,6 +73,11 @@ def _named_like(connection: apsw.Connection, text: str) -> Iterator[tuple[int, s
                 yield entity_key, kind
 
 
+def of_kinds(connection: apsw.Connection, entity_keys: Iterable[int], kinds: frozenset[str]) -> list[int]:
+    statement = "SELECT entity_key, kind FROM entities WHERE entity_key IN (SELECT value FROM json_each(?))"
+    return [key for key, kind in sql.rows(connection, statement, (sql.array(entity_keys),)) if kind in kinds]
+
+
 def is_readable(connection: apsw.Connection, entity_key: int, owner_key: int | None) -> bool:
     statement = (
         "SELECT 1 FROM assertions a JOIN documents d USING (document_key)"

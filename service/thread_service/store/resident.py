@@ -257,7 +257,7 @@ def _publish_edges(resident: ResidentTable, edges: dict[int, str | None]) -> Non
 
 
 def _document_readers(connection: apsw.Connection) -> Iterable[tuple[int, int, str]]:
-    """(document_key, content_key, readers) of every document; the readers as `readers.of_document` would say them."""
+    """(document_key, content_key, readers) of every document; the readers as `audience` says them."""
     statement = """
         SELECT document_key, content_key, owner_key, access, group_concat(group_key, ' ')
         FROM documents LEFT JOIN document_groups USING (document_key) GROUP BY document_key

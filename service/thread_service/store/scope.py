@@ -19,11 +19,13 @@ def own(owner_key: int | None) -> tuple[str, ...]:
 
 
 def in_groups(connection: apsw.Connection, owner_key: int | None, group_ids: Iterable[str]) -> tuple[str, ...]:
-    """Readable documents of the named groups: all of the caller's own ones, the available ones of others'."""
+    """Readable documents of the readable groups of these ids: all of the caller's own groups, the available ones of
+    others' available groups. A restricted group of another's is as one that does not exist."""
     return tuple(
         audience.in_group(group.group_key)
         if group.owner_key == owner_key
         else audience.public_in_group(group.group_key)
         for group_id in dict.fromkeys(group_ids)
         for group in registry.groups_by_id(connection, group_id)
+        if group.owner_key == owner_key or group.access == "available"
     )

@@ -24,7 +24,7 @@ FREQUENCIES_MAX = 65_536
 SCORES_MAX = 1_000_000
 """Partitions of remembered terms, all terms together: 16 MB."""
 MOSTLY_READABLE = 0.5
-"""From this share of readable rows on, rows are ranked first and tested afterwards."""
+"""From this share of readable documents on, rows are ranked first and tested afterwards, until enough have passed."""
 
 
 def terms(query: str) -> list[str]:
@@ -42,8 +42,8 @@ def terms(query: str) -> list[str]:
     return list(found)[:TERMS_MAX]
 
 
-class _TermScore(NamedTuple):
-    """What a term adds to the BM25 of each partition that holds it: `keys` int64 [n], `values` float64 [n]."""
+class _Scores(NamedTuple):
+    """BM25, or what a term adds to it, of the partitions `keys` int64 [n]: `values` float64 [n]."""
 
     version: int
     keys: NDArray[np.int64]
@@ -56,7 +56,7 @@ class WordIndex:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._frequencies: OrderedDict[str, tuple[int, int]] = OrderedDict()
-        self._scores: OrderedDict[str, _TermScore] = OrderedDict()
+        self._scores: OrderedDict[str, _Scores] = OrderedDict()
 
     def best(
         self,
@@ -80,33 +80,31 @@ class WordIndex:
         if not chosen or not readers:
             return {}
         if media_type is None and readable_share >= MOSTLY_READABLE:
-            found = self._added_up(connection, chosen, int(limit / MOSTLY_READABLE), version)
+            ranked = self._added_up(connection, chosen, version)
             if readable_share < 1.0:
-                found = _readable(connection, found, readers)
-        else:
-            media = "" if media_type is None else f' AND readers : "{media_type}"'
-            expression = f"body : ({_any(chosen)}) AND readers : ({_any(sorted(readers))}){media}"
-            found = _ranked(connection, expression, limit)
-        return dict(found[:limit])
+                ranked = _readable(connection, ranked, readers, limit)
+            return dict(zip(ranked.keys[:limit].tolist(), ranked.values[:limit].tolist(), strict=True))
+        media = "" if media_type is None else f' AND readers : "{media_type}"'
+        expression = f"body : ({_any(chosen)}) AND readers : ({_any(sorted(readers))}){media}"
+        return dict(_ranked(connection, expression, limit))
 
-    def _added_up(
-        self, connection: apsw.Connection, chosen: list[str], limit: int, version: int
-    ) -> list[tuple[int, float]]:
-        """BM25 is a sum over terms: the best partitions by the sum of what each term adds."""
+    def _added_up(self, connection: apsw.Connection, chosen: list[str], version: int) -> _Scores:
+        """BM25 is a sum over terms: every partition by the sum of what each term adds, best first."""
         added = [self._score(connection, term, version) for term in chosen]
         keys, places = np.unique(np.concatenate([score.keys for score in added]), return_inverse=True)
-        sums = np.bincount(places, weights=np.concatenate([score.values for score in added]), minlength=len(keys))
-        best = np.lexsort((keys, -sums))[:limit]
-        return list(zip(keys[best].tolist(), sums[best].tolist(), strict=True))
+        values = np.concatenate([score.values for score in added])
+        sums = np.bincount(places, weights=values, minlength=len(keys)).astype(np.float64, copy=False)
+        best = np.lexsort((keys, -sums))
+        return _Scores(version, keys[best], sums[best])
 
-    def _score(self, connection: apsw.Connection, term: str, version: int) -> _TermScore:
+    def _score(self, connection: apsw.Connection, term: str, version: int) -> _Scores:
         with self._lock:
             known = self._scores.get(term)
             if known is not None and known.version == version:
                 self._scores.move_to_end(term)
                 return known
         found = _ranked(connection, f'body : "{term}"', -1)
-        score = _TermScore(
+        score = _Scores(
             version, np.array([key for key, _ in found], np.int64), np.array([value for _, value in found], np.float64)
         )
         with self._lock:
@@ -154,15 +152,21 @@ def _ranked(connection: apsw.Connection, expression: str, limit: int) -> list[tu
     return [(key, score) for key, score in found if score > 0]
 
 
-def _readable(
-    connection: apsw.Connection, found: list[tuple[int, float]], readers: set[str]
-) -> list[tuple[int, float]]:
+def _readable(connection: apsw.Connection, ranked: _Scores, readers: set[str], limit: int) -> _Scores:
+    """The first `limit` that carry one of the reader tokens, however many before them do not."""
     statement = (
         "SELECT partition_key, readers FROM partitions JOIN contents USING (content_key)"
         " WHERE partition_key IN (SELECT value FROM json_each(?))"
     )
-    carried = dict(sql.rows(connection, statement, (sql.array(key for key, _ in found),)))
-    return [(key, score) for key, score in found if not readers.isdisjoint(carried[key].split())]
+    passing: list[int] = []
+    start, count = 0, int(limit / MOSTLY_READABLE)
+    while start < len(ranked.keys) and len(passing) < limit:
+        part = ranked.keys[start : start + count].tolist()
+        carried = dict(sql.rows(connection, statement, (sql.array(part),)))
+        # Scores that are remembered may be of partitions that this transaction does not have, any more or yet.
+        passing += [start + at for at, key in enumerate(part) if not readers.isdisjoint(carried.get(key, "").split())]
+        start, count = start + count, 2 * count
+    return _Scores(ranked.version, ranked.keys[passing[:limit]], ranked.values[passing[:limit]])
 
 
 def _any(words: Iterable[str]) -> str:
