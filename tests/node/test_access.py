@@ -248,6 +248,28 @@ def test_longer_names_of_others_do_not_hide_a_name_in_the_query(node: InProcess)
     assert distance() == pytest.approx(before)
 
 
+def test_a_name_that_only_a_restricted_document_asserts_hides_no_other_where_an_open_one_mentions_it(
+    node: InProcess,
+) -> None:
+    node.file(
+        "ann",
+        document("The Port Selwyn Light stands on the mole.", id="open", entities=None),
+        document("about the town", id="town", entities=["Port Selwyn"]),
+        group=group("open", "available"),
+    )
+
+    def shown() -> Any:
+        trace = node.search("eve", "where is Port Selwyn Light", scope="global", expand=False).trace
+        graph = node.graph("eve", query="where is Port Selwyn Light", limit=1, hops=0)
+        return [entity.name for entity in trace.entities], [entity.name for entity in graph.entities]
+
+    before = shown()
+    assert "Port Selwyn" in before[0]
+    node.file("ann", document("hidden", id="hidden", entities=["Port Selwyn Light"]))
+    assert node.mentions("ann") >= {("open", "Port Selwyn Light")}
+    assert shown() == before
+
+
 def test_others_relationships_take_no_places_from_the_callers_own(node: InProcess) -> None:
     node.embedder.vectors |= {"Relationship predicate: keeps": unit(1), "who keeps it": unit(1)}
     others = [("Ann", "keeps", f"Thing {number}") for number in range(12)]

@@ -276,9 +276,15 @@ def test_library_lists_groups_with_their_documents(client: Client, node: FakeNod
                     }
                 ],
             }
-        ]
+        ],
+        "has_more": False,
     }
     assert node.asked == [ops.LibraryRequest("ada", include_available=True)]
+
+
+def test_library_pages_by_group_id(client: Client, node: FakeNode) -> None:
+    client.post("/v1/library", json={"owner_id": "ada", "limit": 2, "after_id": "g"})
+    assert node.asked == [ops.LibraryRequest("ada", limit=2, after_id="g")]
 
 
 @pytest.mark.parametrize("with_embeddings", [False, True])

@@ -72,7 +72,7 @@ class GraphQueries:
         hops: int,
         limit: int,
     ) -> tuple[list[int], set[int], dict[int, float]]:
-        """Seeds by name, by the names in the question and by its meaning, and what lies up to `hops` edges from them."""
+        """Seeds by name, by the names and the meaning of the question, and what lies up to `hops` edges from them."""
         named = neighbourhood.named_like(connection, request.entity, owner_key, kinds, limit)
         scores = dict.fromkeys(named, NAME_SCORE)
         asked = named_entities(connection, self._store.resident, links, owner_key, request.query)

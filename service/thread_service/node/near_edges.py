@@ -32,6 +32,11 @@ def near_edges(
     running = embedding.embedder.stamp
     if running is None or len(vector) != running.width or stamp.state(connection, running) != "matches":
         return []
+    norm = float(np.linalg.norm(vector))
+    if norm == 0.0:
+        return []
+    # The model's vectors have unit length; with a query of unit length the distance of a hit gives its cosine.
+    vector = vector / np.float32(norm)
     best = dict(_nearest(store, "relationship", owner_key, vector))
     floor = min(best.values(), default=0.0) if len(best) >= NEAREST_EDGES else 0.0
     for predicate_key, cosine in _nearest(store, "predicate", owner_key, vector):
@@ -45,12 +50,12 @@ def near_edges(
 
 
 def _nearest(store: Store, purpose: EdgePurpose, owner_key: int | None, vector: Vector) -> list[tuple[int, float]]:
-    """(key, cosine) of the nearest that the caller may read."""
+    """(key, cosine) of the nearest that the caller may read, for a query of unit length."""
     resident = store.resident.table(purpose, len(vector))
     if resident is None:
         return []
     with store.resident.lock:
         chosen = resident.filter(scope.readable(owner_key))
     hits = resident.table.search(vector[None], NEAREST_EDGES, [chosen])[0]
-    cosines = resident.table.rescore(vector, hits.rows).cosines
+    cosines = 1.0 - hits.distances.astype(np.float64) / 2.0
     return list(zip(resident.subjects_of(hits.rows).tolist(), cosines.tolist(), strict=True))

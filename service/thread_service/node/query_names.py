@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from thread_service.store import lookup, scope
+from thread_service.store import lookup, neighbourhood, scope
 from thread_service.store.graph_cache import Links
 from thread_service.store.resident import Resident
 from thread_service.text.mentions import candidate_names, query_names
@@ -26,6 +26,13 @@ def named_entities(
     seen = {
         name: keys
         for name, entity_keys in by_name.items()
-        if (keys := [key for key in entity_keys if documents_of[key].intersect(readable)])
+        # A readable document may mention, by its text, what only others assert. The sets rule most out at once.
+        if (
+            keys := [
+                key
+                for key in entity_keys
+                if documents_of[key].intersect(readable) and neighbourhood.is_readable(connection, key, owner_key)
+            ]
+        )
     }
     return {key: found.weight for found in query_names(beginning, seen) for key in seen[found.name]}

@@ -258,7 +258,12 @@ def graph_request(body: schemas.GraphRequest) -> operations.GraphRequest:
 
 
 def library_request(body: schemas.LibraryRequest) -> operations.LibraryRequest:
-    return operations.LibraryRequest(owner(body.owner_id, "owner_id"), include_available=bool(body.include_available))
+    return operations.LibraryRequest(
+        owner(body.owner_id, "owner_id"),
+        include_available=bool(body.include_available),
+        limit=max(body.limit or 0, 0),
+        after_id=body.after_id or "",
+    )
 
 
 def documents_request(body: schemas.DocumentsRequest) -> operations.DocumentsRequest:

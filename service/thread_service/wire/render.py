@@ -128,7 +128,8 @@ def graph_answer(answer: operations.GraphAnswer) -> schemas.GraphAnswer:
 
 
 def library_answer(answer: operations.LibraryAnswer) -> schemas.LibraryAnswer:
-    return schemas.LibraryAnswer(groups=[_group(group, with_documents=True) for group in answer.groups])
+    groups = [_group(group, with_documents=True) for group in answer.groups]
+    return schemas.LibraryAnswer(groups=groups, has_more=answer.has_more)
 
 
 def _group(group: operations.LibraryGroup, *, with_documents: bool) -> schemas.Group:

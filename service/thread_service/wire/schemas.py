@@ -297,12 +297,19 @@ class GraphAnswer(Struct, kw_only=True):
 
 
 class LibraryRequest(Struct):
+    """The owner's groups, ascending by id (and others' available ones): at most `limit` ids, after `after_id`."""
+
     owner_id: Id
     include_available: bool | None = None
+    after_id: Id | None = None
+    limit: Count | None = None
 
 
 class LibraryAnswer(Struct):
+    """`has_more`: ask again with the last id as `after_id`."""
+
     groups: list[Group]
+    has_more: bool
 
 
 class DocumentsRequest(Struct):
