@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from in_process import InProcess, document, group, unit
 
 from thread_service.node import contents, library
 from thread_service.node.operations import ExportAnswer, ExportRequest
+from thread_service.store.segments import Location
 
 IDS = ("", "a", "a\0", "a-1", "a-10", "a-2", "aé", "a\uffff", "a😀", "b", "Z")
 
@@ -135,3 +137,18 @@ def test_a_library_page_that_grows_too_large_is_cut_between_group_ids(
             found.append([group.group_id for group in answer.groups])
             after_id, has_more = found[-1][-1], answer.has_more
         assert found == [["g", "g"], ["h", "h"], ["i", "i"]]
+
+
+def test_reading_a_vector_while_everything_is_cleared_finds_nothing_and_no_error(
+    node: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.file("ann", document("heron", id="a", vectors=[unit(1)]))
+    read_checked = node.store.segments.read_checked
+
+    def after_a_clear(locations: Sequence[Location]) -> Any:
+        monkeypatch.setattr(node.store.segments, "read_checked", read_checked)
+        node.store.clear(lambda _: None)
+        return read_checked(locations)
+
+    monkeypatch.setattr(node.store.segments, "read_checked", after_a_clear)
+    assert node.documents("ann", "a", embeddings=True) == ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import apsw
 import msgspec
@@ -26,16 +27,19 @@ from thread_service.store.store import Store
 from thread_service.text.ids import partition_id
 
 
+T = TypeVar("T")
+
+
 class Contents:
     def __init__(self, store: Store, work: Work) -> None:
         self._store = store
         self._work = work
 
     async def documents(self, request: DocumentsRequest) -> DocumentsAnswer:
-        return await self._work.run(lambda: self._documents(request))
+        return await self._work.run(lambda: _on_a_newer_snapshot(lambda: self._documents(request)))
 
     async def export(self, request: ExportRequest) -> ExportAnswer:
-        return await self._work.run(lambda: self._export(request))
+        return await self._work.run(lambda: _on_a_newer_snapshot(lambda: self._export(request)))
 
     def _documents(self, request: DocumentsRequest) -> DocumentsAnswer:
         with self._store.read() as connection:
@@ -148,3 +152,11 @@ def _message_bytes(document: DocumentContent) -> int:
         24 + len(partition.partition_id.encode()) + len(partition.url.encode()) + partition.embedding.nbytes
         for partition in document.partitions
     )
+
+
+def _on_a_newer_snapshot(read: Callable[[], T]) -> T:
+    """A snapshot may point into segments that were deleted since it was taken (KeyError); a newer one does not."""
+    try:
+        return read()
+    except KeyError:
+        return read()
