@@ -18,6 +18,7 @@ from thread_service.node.operations import (
     Passage,
     SearchAnswer,
     SearchRequest,
+    Trace,
 )
 from thread_service.wire.v1 import thread_pb2 as pb
 
@@ -74,7 +75,8 @@ class Source:
                     f"document-{at}#0", f"document-{at}", OWNER, self._text(3), text, "text", 0.1 * at, entities, None
                 )
                 for at, text in enumerate(self._text(WORDS_A_TEXT) for _ in range(10))
-            )
+            ),
+            Trace(entities),
         )
 
     def _document(self, number: int, vector: Vectors) -> DocumentIn:

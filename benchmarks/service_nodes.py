@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
@@ -145,7 +146,9 @@ class ReadyAnswer:
 
 async def serve_front_ends(mothership_port: int) -> None:
     node: Any = ReadyAnswer()
-    settings = Settings(mothership_host="127.0.0.1", mothership_grpc_port=mothership_port)
+    settings = Settings(
+        mothership_host="127.0.0.1", mothership_grpc_port=mothership_port, data_dir=Path(tempfile.gettempdir())
+    )
     sockets = listen("127.0.0.1", 0)
     server = GrpcServer("127.0.0.1", 0)
     await server.start(node)

@@ -26,7 +26,6 @@ from thread_service.store import lookup, registry, sql, vectors
 from thread_service.store.store import Store
 from thread_service.text.ids import partition_id
 
-
 T = TypeVar("T")
 
 

@@ -6,6 +6,7 @@ refused as `InvalidRequest` with the field as the caller wrote it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -41,7 +42,7 @@ def _at(items: Sequence[T | None] | None, index: int) -> T | None:
 
 def _vector(numbers: list[float], field: str) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
-        vector = np.asarray(numbers, np.float64).astype(np.float32)
+        vector = np.array(array("d", numbers)).astype(np.float32)
     if not np.isfinite(vector).all():
         raise InvalidRequest.field(field, "holds a number that is too large for a 32-bit float")
     return vector

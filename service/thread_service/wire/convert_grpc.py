@@ -8,6 +8,7 @@ names it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,8 +168,9 @@ def search_response(
     """Ascending by score, the best that fit in one message. No trace when the graph took no part and no media type
     was applied."""
     response = pb.ThreadSearchResponse()
-    for passage in sorted(answer.passages, key=lambda passage: passage.distance):
-        response.results.add(
+    add = response.results.add
+    for passage in sorted(answer.passages, key=attrgetter("distance")):
+        add(
             thread_id=node_id,
             partition_id=passage.partition_id,
             document_id=passage.document_id,
