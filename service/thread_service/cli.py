@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     # FAISS and torch each bring an OpenMP runtime whose idle threads would spin; it reads this when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # One thread for each product: several searches at the same time keep the cores busy, and would wait spinning for
+    # the threads they share. Measured with 8 of them on 2 cores: 13 ms a scan of 2,000 rows, and 1 ms with this.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Below this, gRPC writes lines of its own beside the log whenever a peer goes away.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:

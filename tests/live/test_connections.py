@@ -60,7 +60,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_read(client: Client, node
         status, problem = answer_to(connection)
     assert (status, problem["title"], problem["type"]) == (413, "Request too large", "/problems/too-large")
     assert f"{LIMIT:,}" in problem["detail"]
-    assert client.post("/v1/library", {"owner_id": "large"}) == {"groups": []}
+    assert client.post("/v1/library", {"owner_id": "large"}) == {"groups": [], "has_more": False}
 
 
 def test_a_body_over_the_limit_that_hides_its_length_is_refused_too(client: Client, node: NodeProcess) -> None:
@@ -72,7 +72,7 @@ def test_a_body_over_the_limit_that_hides_its_length_is_refused_too(client: Clie
         status, problem = answer_to(connection)
         sending.join()
     assert (status, problem["title"]) == (413, "Request too large")
-    assert client.post("/v1/library", {"owner_id": "large"}) == {"groups": []}
+    assert client.post("/v1/library", {"owner_id": "large"}) == {"groups": [], "has_more": False}
 
 
 def send_until_refused(connection: socket.socket, chunk: bytes, times: int) -> None:
