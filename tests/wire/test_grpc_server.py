@@ -256,7 +256,7 @@ def test_it_stops_when_told_to_and_finishes_the_call_under_way(node: FakeNode) -
     async def is_listening(port: int) -> bool:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionRefusedError:
+        except ConnectionError:
             return False
         writer.close()
         return True
