@@ -76,8 +76,7 @@ class Contents:
         )
         for row in sql.rows(connection, statement, (document_id, owner_key)):
             document_key, name, owner_id, created_at, content_key, media_type, metadata, urls = row
-            group_key = lookup.shown_group(connection, document_key, owner_key)
-            group = None if group_key is None else registry.group_by_key(connection, group_key)
+            group = lookup.shown_groups(connection, [document_key], owner_key).get(document_key)
             texts = sql.rows(
                 connection,
                 "SELECT partition_key, text FROM partitions WHERE content_key = ? ORDER BY ordinal",
@@ -119,7 +118,7 @@ class Contents:
             connection,
             "SELECT partition_key, vector FROM partitions WHERE vector IS NOT NULL"
             " AND partition_key IN (SELECT value FROM json_each(?))",
-            (msgspec.json.encode(partition_keys).decode(),),
+            (sql.array(partition_keys),),
         ):
             found[key] = np.frombuffer(blob, "<f4").astype(np.float32)
         return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import apsw
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -131,11 +130,7 @@ def _compose(
         sql.rows(
             connection,
             "SELECT entity_key, entity_id FROM entities WHERE entity_key IN (SELECT value FROM json_each(?))",
-            (
-                msgspec.json.encode(
-                    [end for edge in ends.values() for end in (edge.subject_key, edge.object_key)]
-                ).decode(),
-            ),
+            (sql.array([end for edge in ends.values() for end in (edge.subject_key, edge.object_key)]),),
         )
     )
     entity_count, relationship_count = neighbourhood.readable_counts(connection, owner_key)

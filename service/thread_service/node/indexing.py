@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import apsw
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -376,7 +375,7 @@ class Indexer:
                     connection,
                     f"SELECT {purpose}_key, readers FROM {purpose}s"
                     f" WHERE {purpose}_key IN (SELECT value FROM json_each(?))",
-                    (msgspec.json.encode(keys).decode(),),
+                    (sql.array(keys),),
                 )
             )
 

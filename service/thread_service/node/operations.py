@@ -99,8 +99,8 @@ class GroupIn:
 class FileRequest:
     """File `documents` for `owner_id` (empty: the node's own owner), into `group` if one is given.
 
-    `gate`: the HTTP path's dedup gate. An id the owner already holds is left as it is (and linked to the group)
-    instead of replaced. `wait`: answer when every document is searchable, not only durable.
+    `gate`: the HTTP path's dedup gate. An id the owner already holds with the same content is left as it is (and linked
+    to the group) instead of replaced. `wait`: answer when every document is searchable, not only durable.
     """
 
     owner_id: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import apsw
 import msgspec
@@ -27,6 +27,13 @@ class ShownDocument:
     document_id: str
     owner_id: str
     name: str | None
+
+
+class ShownGroup(NamedTuple):
+    group_id: str
+    label: str
+    description: str | None
+    tags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +81,8 @@ def shown_documents(
 
 def shown_groups(
     connection: apsw.Connection, document_keys: Iterable[int], owner_key: int | None
-) -> dict[int, tuple[str, str, str | None, tuple[str, ...]]]:
-    """The group a document is shown in, (id, label, description, tags): its primary one, else the oldest; to others
+) -> dict[int, ShownGroup]:
+    """The group a document is shown in: its primary one, else the oldest; to others
     than its owner an available one only."""
     statement = (
         "SELECT document_key, group_id, label, description, tags FROM document_groups"
@@ -83,24 +90,15 @@ def shown_groups(
         " WHERE document_key IN (SELECT value FROM json_each(?1)) AND (d.owner_key = ?2 OR g.access = 'available')"
         " ORDER BY group_key <> primary_group, group_key"
     )
-    shown: dict[int, tuple[str, str, str | None, tuple[str, ...]]] = {}
+    shown: dict[int, ShownGroup] = {}
     for document_key, group_id, label, description, tags in sql.rows(
         connection, statement, (sql.array(document_keys), owner_key)
     ):
         if document_key not in shown:
-            shown[document_key] = (group_id, label, description, tuple(msgspec.json.decode(tags, type=list[str])))
+            shown[document_key] = ShownGroup(
+                group_id, label, description, tuple(msgspec.json.decode(tags, type=list[str]))
+            )
     return shown
-
-
-def shown_group(connection: apsw.Connection, document_key: int, owner_key: int | None) -> int | None:
-    """The group a document is shown in: its primary one, else the oldest one; for others an available one only."""
-    statement = (
-        "SELECT group_key FROM document_groups JOIN groups g USING (group_key) JOIN documents d USING (document_key)"
-        " WHERE document_key = ?1 AND (d.owner_key = ?2 OR g.access = 'available')"
-        " ORDER BY group_key <> primary_group, group_key LIMIT 1"
-    )
-    found: int | None = sql.value(connection, statement, (document_key, owner_key))
-    return found
 
 
 def documents_of_content(connection: apsw.Connection, content_key: int) -> list[int]:

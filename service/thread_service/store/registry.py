@@ -69,7 +69,8 @@ def ensure_group(
     description: str | None,
     tags: tuple[str, ...] | None,
 ) -> tuple[Group, bool]:
-    """Create the group, or merge tags and set an explicitly said access. Returns it, and whether its access changed."""
+    """Create the group, or merge tags and set an explicitly said access. Returns it, and whether an access
+    was said that its documents may not have yet."""
     found = group(connection, owner_key, group_id)
     if found is None:
         connection.execute(
