@@ -8,17 +8,24 @@ from thread_kernels.blockwise import block_count
 from thread_kernels.dispatch import Device, create_engine
 from thread_kernels.interface import (
     MAX_SQUARED_NORM,
+    Compress,
+    DamagedCodes,
     Engine,
     EngineUnavailable,
     Filter,
     Hits,
     Rescored,
     RowSet,
+    SavedCodes,
+    StoredVectors,
     Table,
+    TableStats,
 )
 
 __all__ = [
     "MAX_SQUARED_NORM",
+    "Compress",
+    "DamagedCodes",
     "Device",
     "Engine",
     "EngineUnavailable",
@@ -26,7 +33,10 @@ __all__ = [
     "Hits",
     "Rescored",
     "RowSet",
+    "SavedCodes",
+    "StoredVectors",
     "Table",
+    "TableStats",
     "block_count",
     "create_engine",
 ]

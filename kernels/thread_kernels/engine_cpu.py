@@ -22,7 +22,19 @@ from thread_kernels.blockwise import block_scores
 from thread_kernels.compression import Compressed, Compression
 from thread_kernels.exact import nearest
 from thread_kernels.inputs import as_counts, as_rows, as_vectors, as_width
-from thread_kernels.interface import Filter, Float32, Float64, Hits, Rescored, RowSet
+from thread_kernels.interface import (
+    DamagedCodes,
+    Filter,
+    Float32,
+    Float64,
+    Hits,
+    Int64,
+    Rescored,
+    RowSet,
+    SavedCodes,
+    StoredVectors,
+    TableStats,
+)
 from thread_kernels.membership import Membership, Passing
 
 COMPRESS_ABOVE = 50_000
@@ -84,8 +96,11 @@ class CpuTable:
             found.update(zip(members, hits, strict=True))
         return [Hits(found[query].rows[:count], found[query].distances[:count]) for query, count in enumerate(counts)]
 
-    def survivors(self, k: int) -> int:
-        return max(4 * k, 256)
+    def candidates(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Int64]:
+        counts = as_counts(k, len(np.asarray(queries)), len(filters))
+        return [
+            hits.rows for hits in self.search(queries, [max(4 * each, 256) if each else 0 for each in counts], filters)
+        ]
 
     def rescore(self, query: ArrayLike, rows: ArrayLike) -> Rescored:
         vectors, squared_norms = as_vectors(np.asarray(query)[None], self.width, name="query")
@@ -97,6 +112,18 @@ class CpuTable:
         )
         given = np.argsort(order)
         return Rescored(scores.distances[given], scores.cosines[given])
+
+    def save(self) -> SavedCodes | None:
+        return None
+
+    def restore(self, data: bytes, count: int) -> range:
+        raise DamagedCodes("not yet")
+
+    def compact(self) -> None:
+        pass
+
+    def stats(self) -> TableStats:
+        return TableStats(self.row_count, self.row_count - self.live_count, 0, 0, 0, 0, 0, "exact", 0, 0.0, 0, 0, 0)
 
     def close(self) -> None:
         self.compression.close()
@@ -136,5 +163,5 @@ class CpuEngine:
 
     name = "cpu"
 
-    def table(self, width: int) -> CpuTable:
+    def table(self, width: int, stored: StoredVectors | None = None) -> CpuTable:
         return CpuTable(width)

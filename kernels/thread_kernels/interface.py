@@ -6,7 +6,8 @@
     mine = table.row_set()                                # a filter primitive, kept current by its owner
     mine.add(rows)
     [hits] = table.search(query[None], k=10, filters=[Filter.any_of(mine)])
-    scores = table.rescore(query, hits.rows)
+    [rows] = table.candidates(query[None], k=10, filters=[None])
+    scores = table.rescore(query, rows)
 
 A row number is given once and never again. Everything goes in and comes out as NumPy arrays; where the rows live is
 the engine's own business. Vectors that hold NaN or infinity, or whose squared norm is above `MAX_SQUARED_NORM`, are
@@ -15,9 +16,9 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,12 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+
+StoredVectors = Callable[[Int64], Float32]
+"""Reads float32[n, width] of int64[n] rows, which ascend; NaN for a row that is gone for good."""
+
+Compress = Literal["auto", "always"]
+"""Which tables are searched by codes: those too large to be scanned exactly, or every one."""
 
 MAX_SQUARED_NORM = float(np.finfo(np.float32).max) / 8
 """Two vectors within this bound are at most √(max/2) apart, so no distance between them overflows float32."""
@@ -90,6 +97,50 @@ class Rescored:
     """float32[n]: the cosine of the query and the row; 0 when either is all zeros"""
 
 
+class DamagedCodes(ValueError):
+    """Saved codes that cannot be used: flipped bits, another format or another width. They can be made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCodes:
+    """What is worth keeping over a restart, so that nothing is coded twice."""
+
+    rows: Int64
+    """int64[n], ascending: the rows whose codes these are, all of them live"""
+    data: bytes
+    """codebook, rotation, depths and codes, with a checksum; opaque"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats:
+    """How a table stands, for metrics and for whoever wonders why a search took what it took."""
+
+    rows: int
+    """Rows ever appended, less those whose memory was given back."""
+    dead_rows: int
+    """Removed rows that still take memory."""
+    coded_rows: int
+    code_bytes: int
+    """Of one row; 0 without codes."""
+    vector_bytes: int
+    """Memory of float32 vectors."""
+    depth: int
+    """R(10): rows by code that are measured for the best 10; 0 without codes."""
+    crossover_rows: int
+    """Passing rows up to which a search gathers them; beyond, it scans."""
+    state: Literal["exact", "training", "coded", "failed"]
+    trained_rows: int
+    """Live rows when the codebook was trained; 0 without one."""
+    training_seconds: float
+    """Of the last training, calibration included."""
+    gathered: int
+    """Queries answered by measuring the rows that pass."""
+    scanned: int
+    """Queries answered by an exact scan."""
+    by_code: int
+    """Queries answered by codes."""
+
+
 class Table(Protocol):
     """Vectors of one width, and the sets that filter them.
 
@@ -132,11 +183,33 @@ class Table(Protocol):
         `append` would refuse, a negative `k`, lengths that differ, or a row set of another table.
         """
 
-    def survivors(self, k: int) -> int:
-        """How many rows of a search to rescore so that the best `k` by the rescored distance are among them."""
+    def candidates(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Int64]:
+        """Rows to rescore for each query, in no order: the best `k` by the rescored distance are among them.
+
+        A search without its last step, for callers that rescore anyway. ValueError as for `search`.
+        """
 
     def rescore(self, query: ArrayLike, rows: ArrayLike) -> Rescored:
-        """Exact scores of float32[width] against int64[n] rows, removed ones included. ValueError as for `search`."""
+        """Exact scores of float32[width] against int64[n] rows. ValueError as for `search`.
+
+        A removed row may be gone: its distance is infinite then and its cosine 0.
+        """
+
+    def save(self) -> SavedCodes | None:
+        """The codes of the live rows; None without codes."""
+
+    def restore(self, data: bytes, count: int) -> range:
+        """Take up saved codes, in an empty table that reads its vectors from a store: rows 0 to `count` exist then.
+
+        The rows of `SavedCodes` are numbered anew, in their order. DamagedCodes when `data` does not hold the codes of
+        `count` rows of this width; ValueError when the table has rows, or keeps its own vectors.
+        """
+
+    def compact(self) -> None:
+        """Give back the memory of removed rows; done in the background too once they are a fifth. Blocking."""
+
+    def stats(self) -> TableStats:
+        """How the table stands now."""
 
     def close(self) -> None:
         """End the work in the background. Idempotent; the table can still be read and written."""
@@ -149,5 +222,9 @@ class Engine(Protocol):
     def name(self) -> str:
         """What the engine calls itself in logs and metrics."""
 
-    def table(self, width: int) -> Table:
-        """A new, empty table. ValueError when `width` is not positive."""
+    def table(self, width: int, stored: StoredVectors | None = None) -> Table:
+        """A new, empty table. ValueError when `width` is not positive.
+
+        With `stored`, the table forgets the float32 vectors of rows that have codes and reads them from there: every row
+        that was appended can be read from `stored` before `append` is called.
+        """

@@ -9,7 +9,19 @@ from numpy.typing import ArrayLike
 
 from thread_kernels.blockwise import block_count
 from thread_kernels.inputs import as_counts, as_rows, as_vectors, as_width
-from thread_kernels.interface import Filter, Float32, Float64, Hits, Int64, Rescored, RowSet
+from thread_kernels.interface import (
+    DamagedCodes,
+    Filter,
+    Float32,
+    Float64,
+    Hits,
+    Int64,
+    Rescored,
+    RowSet,
+    SavedCodes,
+    StoredVectors,
+    TableStats,
+)
 
 
 class ReferenceRowSet:
@@ -64,8 +76,12 @@ class ReferenceTable:
         counts = as_counts(k, len(vectors), len(filters))
         return [self._nearest(*each) for each in zip(vectors, counts, filters, strict=True)]
 
-    def survivors(self, k: int) -> int:
-        return max(4 * k, 256)
+    def candidates(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Int64]:
+        vectors, _ = as_vectors(queries, self.width, name="query")
+        counts = as_counts(k, len(vectors), len(filters))
+        return [
+            np.array(self._passing(each) if k else [], dtype=np.int64) for k, each in zip(counts, filters, strict=True)
+        ]
 
     def rescore(self, query: ArrayLike, rows: ArrayLike) -> Rescored:
         [vector], _ = as_vectors(np.asarray(query)[None], self.width, name="query")
@@ -78,6 +94,20 @@ class ReferenceTable:
         norms = np.linalg.norm(gathered, axis=1) * np.linalg.norm(vector)
         cosines = np.divide(gathered @ vector, norms, out=np.zeros(len(gathered)), where=norms > 0)
         return Rescored(distances.astype(np.float32), cosines.astype(np.float32))
+
+    def save(self) -> SavedCodes | None:
+        return None
+
+    def restore(self, data: bytes, count: int) -> range:
+        raise DamagedCodes("the reference has no codes, so these are none of its")
+
+    def compact(self) -> None:
+        """Nothing to give back: the truth keeps everything."""
+
+    def stats(self) -> TableStats:
+        return TableStats(
+            self.row_count, len(self._removed), 0, 0, self._vectors.nbytes, 0, 0, "exact", 0, 0.0, 0, 0, 0
+        )
 
     def close(self) -> None:
         """There is nothing in the background."""
@@ -104,7 +134,7 @@ class ReferenceTable:
 class ReferenceEngine:
     name = "reference"
 
-    def table(self, width: int) -> ReferenceTable:
+    def table(self, width: int, stored: StoredVectors | None = None) -> ReferenceTable:
         return ReferenceTable(width)
 
 

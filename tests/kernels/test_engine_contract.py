@@ -275,16 +275,22 @@ def test_the_block_distance_is_the_sum_of_the_distances_inside_16_blocks(engine:
     np.testing.assert_allclose(scores.distances, [16 * np.sqrt(2)], rtol=1e-6)
 
 
-def test_survivors_hold_the_best_by_block_distance(engine: Engine) -> None:
+def test_candidates_hold_the_best_by_block_distance(engine: Engine) -> None:
     table = engine.table(64)
     vectors = normals(2000, 64)
     table.append(vectors)
+    few = table.row_set()
+    few.add(range(0, 2000, 100))
     for query in normals(5, 64, seed=1):
         best = np.argsort(table.rescore(query, range(2000)).distances)[:10]
-        [hits] = table.search(query[None], table.survivors(10), [None])
-        assert np.isin(best, hits.rows).all()
-    assert table.survivors(1) >= 1
-    assert table.survivors(1000) >= 1000
+        some, none, mine = table.candidates(
+            np.repeat(query[None], 3, axis=0), [10, 0, 10], [None, None, Filter.any_of(few)]
+        )
+        assert np.isin(best, some).all()
+        assert len(np.unique(some)) == len(some)
+        assert len(none) == 0
+        assert sorted(mine) == list(range(0, 2000, 100))
+    assert len(table.candidates(vectors[:1], 1000, [None])[0]) >= 1000
 
 
 small_vectors = st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), max_size=6)

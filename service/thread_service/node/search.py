@@ -209,8 +209,8 @@ class Searching:
         for resident in tables:
             with self._store.resident.lock:
                 chosen = resident.filter(any_of, _media_token(media_type))
-            hits = resident.table.search(vector[None], resident.table.survivors(top_k), [chosen])[0]
-            found.append(resident.subjects_of(hits.rows))
+            [rows] = resident.table.candidates(vector[None], top_k, [chosen])
+            found.append(resident.subjects_of(rows))
         return np.concatenate(found)
 
     def _rescore(self, tables: Sequence[ResidentTable], vector: Vector, partitions: Keys) -> _Rows:
