@@ -16,16 +16,22 @@ def block_count(width: int) -> int:
     return next(blocks for blocks in range(_MOST_BLOCKS, 0, -1) if width % blocks == 0)
 
 
-def block_scores(query: Float32, query_norm: float, vectors: Float32, norms: Float32) -> Rescored:
-    """Scores of float32[n, width] `vectors` against float32[width] `query`; `norms` and `query_norm` are Euclidean."""
+def block_scores(query: Float32, query_norm: float, vectors: Float32) -> Rescored:
+    """Scores of float32[n, width] `vectors` against float32[width] `query`, whose Euclidean norm is `query_norm`.
+
+    A row of NaN, one that is gone, is infinitely far and has the cosine 0.
+    """
     count, width = vectors.shape
     blocks = block_count(width)
     differences = (vectors - query).reshape(count, blocks, width // blocks)
     distances = np.sqrt(np.einsum("nbi,nbi->nb", differences, differences)).sum(axis=1)
 
-    # The query is scaled to unit length before the product: products of two tiny vectors would underflow to a cosine
-    # of 0.
+    # Both are scaled to unit length one after the other: products of two tiny vectors would underflow to a cosine of 0.
     direction = (query / query_norm if query_norm else np.zeros(width)).astype(np.float32)
     products = vectors @ direction
+    norms = np.sqrt(np.einsum("ni,ni->n", vectors, vectors, dtype=np.float64)).astype(np.float32)
     cosines = np.divide(products, norms, out=np.zeros(count, dtype=np.float32), where=norms > 0)
+    gone = np.isnan(distances)
+    if gone.any():
+        distances[gone], cosines[gone] = np.inf, 0
     return Rescored(distances, np.clip(cosines, -1, 1))

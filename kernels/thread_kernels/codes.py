@@ -1,100 +1,179 @@
-"""The codes of a table's first rows, and how far down the order they give one has to look."""
+"""The codes of a table's rows, and the search that orders rows by them.
+
+Two parts share one codebook: `base` has most of the rows; `fresh`, a single list, those that came since, few enough to
+be copied when more come. Both are immutable, so that searches need no lock: more rows make another `Codes`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import faiss
 import numpy as np
+import numpy.typing as npt
 
 from thread_kernels.codebook import Codebook
 from thread_kernels.exact import Piece
-from thread_kernels.interface import Bool, Float32, Int64
+from thread_kernels.interface import Float32, Int64
+from thread_kernels.membership import Passing, UInt8
 
-CALIBRATED_COUNTS = (10, 100, 1_000)
-_RECALL = 0.985
-"""The promise is 0.97; the rest is for the error of a small sample of queries."""
-_DEEPEST = 8_192
+UInt16 = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Codes of rows 0 to `rows`. Immutable, so that searches need no lock: more rows make another object."""
+    """Codes of the rows below `rows`, less those that were removed when they were made."""
 
     codebook: Codebook
-    index: faiss.Index
+    base: faiss.Index
+    fresh: faiss.Index
+    base_rows: int
+    """Rows below this have their codes in `base`, the others in `fresh`."""
+    rows: int
+    list_of: UInt16
+    """uint16[n]: the inverted list of row 0, 1, … of `base`; anything for a row without a code. Empty with one list."""
+    list_sizes: Int64
+    """int64[lists]: codes in each inverted list of `base`"""
 
     @classmethod
     def empty(cls, codebook: Codebook) -> Codes:
-        return cls(codebook, faiss.clone_index(codebook.index))
+        return cls.of(codebook, faiss.clone_index(codebook.index), codebook.flat_index(), 0, 0)
+
+    @classmethod
+    def of(cls, codebook: Codebook, base: faiss.Index, fresh: faiss.Index, base_rows: int, rows: int) -> Codes:
+        sizes = np.array([base.invlists.list_size(number) for number in range(base.nlist)], dtype=np.int64)
+        return cls(codebook, base, fresh, base_rows, rows, _list_of(base), sizes)
 
     @property
-    def rows(self) -> int:
-        return int(self.index.ntotal)
+    def coded_rows(self) -> int:
+        return int(self.base.ntotal + self.fresh.ntotal)
 
-    def extended(self, pieces: Iterable[Piece]) -> Codes:
-        """These codes and those of `pieces`, the rows that follow. A copy, which costs less than the coding."""
-        index = faiss.clone_index(self.index)
-        for piece in pieces:
-            index.add(self.codebook.rotate(piece.vectors))
-        return Codes(self.codebook, index)
+    @property
+    def fresh_rows(self) -> int:
+        return int(self.fresh.ntotal)
 
-    def nearest(self, queries: Float32, count: int, mask: Bool | None) -> list[Int64]:
-        """The `count` rows nearest to each of float32[q, width] by their codes, nearest first.
+    def all_rows(self) -> Int64:
+        """int64[coded_rows], ascending."""
+        return np.sort(np.concatenate([*ids_of(self.base), *ids_of(self.fresh)]))
 
-        Rows for which `mask` (bool[≥ rows]) is false are left out.
+    def grown(self, pieces: Iterable[Piece], stop: int) -> Codes:
+        """With the codes of `pieces` beside the old ones; rows below `stop` are covered then."""
+        fresh = faiss.clone_index(self.fresh)
+        _add(self.codebook, fresh, pieces)
+        return replace(self, fresh=fresh, rows=stop)
+
+    def merged(self, pieces: Iterable[Piece], stop: int) -> Codes:
+        """One part again: `pieces` are the rows of `fresh` and those to come, up to `stop`."""
+        base = faiss.clone_index(self.base)
+        _add(self.codebook, base, pieces)
+        return Codes.of(self.codebook, base, self.codebook.flat_index(), stop, stop)
+
+    def without(self, rows: Int64) -> Codes:
+        """Less the codes of int64[n] `rows`."""
+        if not len(rows):
+            return self
+        bits = np.zeros(int(rows[-1]) + 1, dtype=np.bool_)
+        bits[rows] = True
+        packed = np.packbits(bits, bitorder="little")
+        selector = faiss.IDSelectorBitmap(len(packed), faiss.swig_ptr(packed))  # FAISS keeps the pointer only
+        parts = [faiss.clone_index(part) for part in (self.base, self.fresh)]
+        for part in parts:
+            part.remove_ids(selector)
+        return Codes.of(self.codebook, parts[0], parts[1], self.base_rows, self.rows)
+
+    def lists_near(self, rotated: Float32) -> Int64:
+        """int64[q, lists]: the inverted lists, nearest to each of float32[q, dimensions] first."""
+        lists = self.codebook.lists
+        if lists == 1:
+            return np.zeros((len(rotated), 1), dtype=np.int64)
+        order: Int64 = self.base.quantizer.search(rotated, lists)[1]
+        return order
+
+    def nearest(self, queries: Float32, count: int, passing: Passing, share: float) -> list[Int64]:
+        """The `count` rows that pass nearest to each of float32[q, width] by their codes, nearest first.
+
+        `share`: the part, above 0 to 1, of the lists with a passing row that is visited.
         """
-        parameters = faiss.SearchParametersIVF()
-        if mask is not None:
-            bits = np.packbits(mask, bitorder="little")
-            selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))  # FAISS keeps the pointers only
-            parameters.sel = selector
-        _, rows = self.index.search(self.codebook.rotate(queries), min(count, self.rows), params=parameters)
-        return [each[each >= 0] for each in rows]
+        rotated = np.ascontiguousarray(self.codebook.rotate(queries))
+        packed = passing.packed()
+        visited = self._visited(rotated, passing, share)
+        found = _search(self.base, rotated, count, visited, packed)
+        if not self.fresh.ntotal:
+            return [rows[rows >= 0] for rows in found[1]]
+        more = _search(self.fresh, rotated, count, np.zeros((len(rotated), 1), dtype=np.int64), packed)
+        distances, rows = np.hstack([found[0], more[0]]), np.hstack([found[1], more[1]])
+        order = np.argsort(distances, axis=1, kind="stable")[:, :count]
+        return [each[each >= 0] for each in np.take_along_axis(rows, order, axis=1)]
+
+    def _visited(self, rotated: Float32, passing: Passing, share: float) -> Int64:
+        order = self.lists_near(rotated)
+        lists = order.shape[1]
+        counts = passing.spread(self.list_of, lists) if lists > 1 else None
+        if counts is None:
+            return np.ascontiguousarray(order[:, : int(np.ceil(share * lists))])
+        filled = counts > 0
+        wanted = int(np.ceil(share * np.count_nonzero(filled)))
+        # Where the lists without a passing row are left out, every query has the same number of lists left.
+        kept = order[filled[order]].reshape(len(order), -1)
+        return np.ascontiguousarray(kept[:, :wanted])
 
 
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """How many rows by code to measure exactly, so that recall@k is at least 0.97."""
+def _search(
+    index: faiss.Index, rotated: Float32, count: int, visited: Int64, packed: UInt8 | None
+) -> tuple[Float32, Int64]:
+    """Distances float32[q, count] by code and rows int64[q, count], ascending; −1 where there are no more."""
+    queries = len(rotated)
+    count = max(1, min(count, int(index.ntotal)))
+    distances = np.full((queries, count), np.inf, dtype=np.float32)
+    rows = np.full((queries, count), -1, dtype=np.int64)
+    if not visited.shape[1] or not queries:
+        return distances, rows
+    parameters = faiss.SearchParametersIVF(nprobe=visited.shape[1])
+    if packed is not None:
+        selector = faiss.IDSelectorBitmap(len(packed), faiss.swig_ptr(packed))  # FAISS keeps the pointers only
+        parameters.sel = selector
+    unused = np.zeros(visited.shape, dtype=np.float32)  # distances to the lists' centroids; codes are not relative
+    index.search_preassigned_c(
+        queries,
+        faiss.swig_ptr(rotated),
+        count,
+        faiss.swig_ptr(visited),
+        faiss.swig_ptr(unused),
+        faiss.swig_ptr(distances),
+        faiss.swig_ptr(rows),
+        False,
+        parameters,
+    )
+    return distances, rows
 
-    measured: tuple[tuple[int, int], ...]
-    """(k, rows), ascending; a `k` for which no depth was enough, and all above it, are missing."""
 
-    def of(self, k: int) -> int | None:
-        """The depth for `k`, interpolated on logarithmic axes; None when the codes cannot answer that many."""
-        if not self.measured or (k > self.measured[-1][0] and len(self.measured) < len(CALIBRATED_COUNTS)):
-            return None
-        counts, depths = np.log(np.array(self.measured, dtype=np.float64)).T
-        largest = max(k, 1) / self.measured[-1][0]
-        depth = np.exp(np.interp(np.log(max(k, 1)), counts, depths)) * max(largest, 1.0)
-        return max(k, int(np.ceil(depth)))
-
-    def or_deeper(self, other: Depth) -> Depth:
-        """The deeper of two depths, for every count that both can answer."""
-        both = zip(self.measured, other.measured, strict=False)
-        return Depth(tuple((count, max(one, two)) for (count, one), (_, two) in both))
+def _add(codebook: Codebook, index: faiss.Index, pieces: Iterable[Piece]) -> None:
+    for piece in pieces:
+        rows, vectors = piece.rows, piece.vectors
+        if piece.mask is not None:
+            rows, vectors = rows[piece.mask], vectors[piece.mask]
+        known = ~np.isnan(piece.squares if piece.mask is None else piece.squares[piece.mask])
+        if not known.all():
+            rows, vectors = rows[known], vectors[known]
+        if len(rows):
+            index.add_with_ids(np.ascontiguousarray(codebook.rotate(vectors)), rows)
 
 
-def calibrate(codes: Codes, queries: Float32, rows: Int64, truth: Sequence[Int64], mask: Bool | None) -> Depth:
-    """The depth at which the mean recall over float32[q, width] `queries` reaches its target, for each calibrated
-    count.
+def ids_of(index: faiss.Index) -> list[Int64]:
+    """The row numbers in each inverted list: views of what FAISS holds, as long as `index` lives."""
+    return [
+        faiss.rev_swig_ptr(index.invlists.get_ids(number), size) if size else np.empty(0, dtype=np.int64)
+        for number in range(index.nlist)
+        for size in (index.invlists.list_size(number),)
+    ]
 
-    The queries are int64[q] `rows` of the table. `truth` has the rows nearest to each, nearest first and without
-    itself: as many as the largest count, or as there are.
-    """
-    if not len(queries):
-        return Depth(())
-    found = codes.nearest(queries, _DEEPEST + 1, mask)
-    found = [each[each != own][:_DEEPEST] for each, own in zip(found, rows, strict=True)]
-    measured: list[tuple[int, int]] = []
-    for count in CALIBRATED_COUNTS:
-        wanted = [each[:count] for each in truth]
-        ranks = np.sort(
-            np.concatenate([np.isin(each, near).nonzero()[0] for each, near in zip(found, wanted, strict=True)])
-        )
-        needed = int(np.ceil(_RECALL * sum(len(each) for each in wanted)))
-        if not needed or len(ranks) < needed:
-            break
-        measured.append((count, int(ranks[needed - 1]) + 1))
-    return Depth(tuple(measured))
+
+def _list_of(index: faiss.Index) -> UInt16:
+    if index.nlist == 1:
+        return np.empty(0, dtype=np.uint16)
+    lists = ids_of(index)
+    list_of = np.zeros(1 + max((int(rows.max()) for rows in lists if len(rows)), default=-1), dtype=np.uint16)
+    for number, rows in enumerate(lists):
+        list_of[rows] = number
+    return list_of

@@ -1,4 +1,4 @@
-"""Keeps the codes of a growing table: trains, catches up and trains again, in a thread beside searches and appends.
+"""Keeps the codes of a growing table: trains, catches up, drops the dead and trains again, beside searches and appends.
 
 The thread lives only while there is work. It builds a new `Compressed` and swaps it in with one assignment; whoever
 searches meanwhile keeps the one it began with. What has no codes yet is scanned exactly, so nothing waits for the
@@ -8,6 +8,7 @@ thread.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from threading import Condition, Thread
@@ -15,51 +16,102 @@ from threading import Condition, Thread
 import numpy as np
 
 from thread_kernels.blocks import Blocks
-from thread_kernels.codebook import NARROWEST, Codebook, plain, principal
-from thread_kernels.codes import CALIBRATED_COUNTS, Codes, Depth, calibrate
-from thread_kernels.exact import Piece, floors_of, nearest
-from thread_kernels.interface import Bool, Float32, Int64
-from thread_kernels.membership import Membership
+from thread_kernels.codebook import ROWS_A_CENTROID, Codebook, list_count, plain, principal
+from thread_kernels.codes import Codes
+from thread_kernels.costs import fastest
+from thread_kernels.exact import Piece, closest, floors_of, nearest
+from thread_kernels.interface import Float32, Int64
+from thread_kernels.membership import Membership, Passing
+from thread_kernels.reach import CALIBRATED_COUNTS, Look, Reach, calibrate
 
 RETRAINING_GROWTH = 8
+DEAD_FRACTION, _DEAD_ROWS = 5, 256
+"""The dead are dropped once they are more than one in five, and not a mere handful."""
 _RECALIBRATING_GROWTH = 2
-_TAIL_ROWS, _TAIL_FRACTION = 4_096, 64
-"""Rows without codes that may wait: few beside the codes to scan, many beside the cost of copying the codes."""
+_UNCODED_ROWS = 256
+"""Rows without codes that may wait: they are scanned exactly, and cost memory."""
+_FRESH_ROWS, _FRESH_FRACTION = 4_096, 64
+"""Rows beside the base: few beside the base to search, many beside the cost of copying the base."""
 _TRAINING_ROWS = 16_384
 _HELD_OUT_ROWS = 128
+_PICKED_ROWS = 2_000
 _SEED = 0
+_CLOSE_TO_EVEN = 0.2
+"""Total variation between a filter's rows and all rows over the lists, up to which the filter has nothing to do with
+the vectors. A filter of 2,000 random rows over 256 lists differs by 0.14."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class CompressPolicy:
+    """`above`: live rows up to which a table has no codes, None for never; `bits`: at most 2^bits centroids a
+    sub-space."""
+
+    above: int | None
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
 class Compressed:
-    """One version of codebook, codes and depth."""
+    """One version of codebook, codes and reach."""
 
     codes: Codes
-    depth: Depth
+    whole: Reach
     """For searches of all live rows."""
-    filtered_depth: Depth
-    """For searches of some of them."""
+    even: Reach
+    """For searches of some of them, whose filter has nothing to do with the vectors."""
+    apart: Reach
+    """For searches of rows that a filter such as one owner with one subject picks: all of them may be far away."""
     trained_rows: int
     """Live rows when the codebook was trained."""
     calibrated_rows: int
-    """Rows with codes when the depth was measured."""
+    """Rows with codes when the reach was measured."""
+    training_seconds: float
+    coded_cost: float
+    """Seconds a row of a scan of the codes."""
+    gathered_cost: float
+    """Seconds a row that is read and measured."""
+
+    def look(self, k: int, passing: Passing) -> Look | None:
+        """How far to look for the `k` nearest that pass; None when the codes cannot answer that many."""
+        if len(passing) == passing.live_count:
+            return self.whole.of(k)
+        return (self.even if self._is_even(passing) else self.apart).of(k)
+
+    def _is_even(self, passing: Passing) -> bool:
+        lists = self.codes.codebook.lists
+        counts = passing.spread(self.codes.list_of, lists)
+        if counts is None or lists == 1 or not counts.any():
+            return False
+        sizes = self.codes.list_sizes
+        variation = np.abs(counts / counts.sum() - sizes / sizes.sum()).sum() / 2
+        return bool(variation < _CLOSE_TO_EVEN)
 
 
 class Compression:
-    """The codes of the table that `blocks` and `members` make, once it has more than `above` live rows."""
+    """The codes of the table that `blocks` and `members` make as the policy says."""
 
-    def __init__(self, blocks: Blocks, members: Membership, above: int) -> None:
+    def __init__(self, blocks: Blocks, members: Membership, policy: CompressPolicy) -> None:
         self.current: Compressed | None = None
-        self.above = above
         self._blocks = blocks
         self._members = members
+        self._policy = policy
         self._condition = Condition()
         self._thread: Thread | None = None
         self._closed = False
         self._failure: Exception | None = None
         self._failed_rows = 0
+        self._left_dead = 0
+        """Removed rows among the newest, whose memory is not given back before more have come."""
+
+    @property
+    def is_working(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failure is not None
 
     def wake(self) -> None:
         """Start the thread if there is work and it is not running."""
@@ -75,6 +127,17 @@ class Compression:
             if self._failure is not None:
                 raise RuntimeError("the codes of the table could not be made") from self._failure
             return done
+
+    def compact(self) -> None:
+        """Drop the dead now, once the thread is idle."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._thread is None)
+            if not self._closed and self._members.dead_count:
+                self._squeeze()
+
+    def adopt(self, compressed: Compressed) -> None:
+        """Begin with codes that were saved."""
+        self.current = compressed
 
     def close(self) -> None:
         """End the thread. Idempotent. What codes there are stay in use."""
@@ -93,7 +156,7 @@ class Compression:
                     self._condition.notify_all()
                     return
             try:
-                compressed = work()
+                work()
             except _ClosedError:
                 continue
             except Exception as error:
@@ -103,63 +166,124 @@ class Compression:
                 self._failure, self._failed_rows = error, self._members.live_count
                 continue
             self._failure = None
-            self.current = compressed
 
-    def _next(self) -> Callable[[], Compressed] | None:
-        live, current = self._members.live_count, self.current
-        if self._closed or live <= self.above or self._blocks.width < NARROWEST:
+    def _next(self) -> Callable[[], None] | None:
+        if self._closed:
             return None
+        current, live, rows = self.current, self._members.live_count, self._members.row_count
+        dead = self._members.dead_count - self._left_dead
+        if dead >= _DEAD_ROWS and DEAD_FRACTION * dead > live + dead:
+            return self._squeeze
         if self._failure is not None and live < RETRAINING_GROWTH * self._failed_rows:
             return None
-        if current is None or live >= RETRAINING_GROWTH * current.trained_rows:
+        above = self._policy.above
+        if above is not None and live > above and (current is None or live >= RETRAINING_GROWTH * current.trained_rows):
             return self._train
-        if self._members.row_count - current.codes.rows > _TAIL_ROWS + current.codes.rows // _TAIL_FRACTION:
-            return lambda: self._extend(current)
+        if current is not None and rows - current.codes.rows >= _UNCODED_ROWS:
+            return lambda: self._catch_up(current)
         return None
 
-    def _train(self) -> Compressed:
+    def _squeeze(self) -> None:
+        removed = self._members.removed()
+        if self.current is not None:
+            self._swap(replace(self.current, codes=self.current.codes.without(removed)))
+        self._members.squeezed(removed[: np.searchsorted(removed, self._blocks.squeeze(removed))])
+        self._left_dead = self._members.dead_count
+
+    def _train(self) -> None:
+        started = time.monotonic()
         live = self._members.passing(None).rows()
-        chosen = np.random.default_rng(_SEED).permutation(live)[: _HELD_OUT_ROWS + _TRAINING_ROWS]
-        held_out, sample = np.sort(chosen[:_HELD_OUT_ROWS]), np.sort(chosen[_HELD_OUT_ROWS:])
-        codebook = _preferred(self._blocks.vectors(sample), self._blocks.vectors(held_out))
-        codes = self._caught_up(Codes.empty(codebook))
-        return Compressed(codes, *self._calibrated(codes, held_out), len(live), codes.rows)
+        held_out, sample = self._sampled(live)
+        codebook = _preferred(sample, held_out[1], rows=len(live), bits=self._policy.bits)
+        stop = self._members.row_count
+        codes = Codes.empty(codebook).merged(self._live_pieces(0, stop), stop)
+        reaches, costs = self._calibrated(codes, *held_out), self._costs(codes, *held_out)
+        seconds = time.monotonic() - started
+        self._swap(Compressed(codes, *reaches, len(live), codes.coded_rows, seconds, *costs))
+        _log.info("codes for %d rows made in %.1f s", codes.coded_rows, seconds)
 
-    def _extend(self, current: Compressed) -> Compressed:
-        codes = self._caught_up(current.codes)
-        if codes.rows < _RECALIBRATING_GROWTH * current.calibrated_rows:
-            return replace(current, codes=codes)
-        live = self._members.passing(None).rows()
-        queries = np.sort(np.random.default_rng(_SEED).choice(live, min(len(live), _HELD_OUT_ROWS), replace=False))
-        return Compressed(codes, *self._calibrated(codes, queries), current.trained_rows, codes.rows)
+    def _catch_up(self, current: Compressed) -> None:
+        codes, stop = current.codes, self._members.row_count
+        fresh = codes.fresh_rows + stop - codes.rows
+        if fresh <= _FRESH_ROWS + codes.rows // _FRESH_FRACTION:
+            self._swap(replace(current, codes=codes.grown(self._live_pieces(codes.rows, stop), stop)))
+            return
+        codes = codes.merged(self._live_pieces(codes.base_rows, stop), stop)
+        if codes.coded_rows < _RECALIBRATING_GROWTH * current.calibrated_rows:
+            self._swap(replace(current, codes=codes))
+            return
+        held_out, _ = self._sampled(self._members.passing(None).rows())
+        whole, even, apart = self._calibrated(codes, *held_out)
+        coded_cost, gathered_cost = self._costs(codes, *held_out)
+        self._swap(
+            replace(
+                current,
+                codes=codes,
+                whole=whole,
+                even=even,
+                apart=apart,
+                calibrated_rows=codes.coded_rows,
+                coded_cost=coded_cost,
+                gathered_cost=gathered_cost,
+            )
+        )
 
-    def _caught_up(self, codes: Codes) -> Codes:
-        return codes.extended(self._unless_closed(self._blocks.scan(codes.rows, self._members.row_count)))
+    def _swap(self, compressed: Compressed) -> None:
+        self.current = compressed
+        self._blocks.release(compressed.codes.rows)
 
-    def _calibrated(self, codes: Codes, rows: Int64) -> tuple[Depth, Depth]:
-        """The depths without and with a filter, `rows` being the queries.
+    def _sampled(self, live: Int64) -> tuple[tuple[Int64, Float32], Float32]:
+        """Rows and vectors to ask with, and vectors to train on; of a small table they are the same."""
+        training = max(_TRAINING_ROWS, ROWS_A_CENTROID * list_count(len(live)))
+        chosen = np.random.default_rng(_SEED).permutation(live)[: _HELD_OUT_ROWS + training]
+        asked = min(_HELD_OUT_ROWS, max(1, len(chosen) // 8))
+        held_out, sample = (self._known(np.sort(part)) for part in (chosen[:asked], chosen[asked:]))
+        return held_out, sample[1] if len(sample[1]) else held_out[1]
 
-        A filter that has nothing to do with the vectors asks for no more depth than none. One that has, such as one
-        owner with one subject, makes queries look among rows that are all far away. So the second depth is measured
-        with a filter that passes a quarter of the rows, those at one end of the strongest direction, and queries from
-        the other half.
+    def _known(self, rows: Int64) -> tuple[Int64, Float32]:
+        """Rows and their vectors, less those that have gone meanwhile."""
+        vectors = self._blocks.view.vectors(rows)
+        known = ~np.isnan(vectors[:, 0])
+        return rows[known], vectors[known]
+
+    def _live_pieces(self, start: int, stop: int) -> Iterator[Piece]:
+        return self._unless_closed(self._blocks.view.scan(start, stop, self._members.passing(None).mask()))
+
+    def _calibrated(self, codes: Codes, rows: Int64, queries: Float32) -> tuple[Reach, Reach, Reach]:
+        """The reach without a filter, with one that has nothing to do with the vectors, and with one that has.
+
+        The second is measured with a random hundredth of the rows, the third with a quarter of them, those at one end
+        of the strongest direction, and queries from the other half.
         """
-        queries = self._blocks.vectors(rows)
-        live = self._members.passing(None).mask()
-        depth = self._depth(codes, queries, rows, live)
+        everything = self._members.passing(None)
+        whole = self._reach(codes, queries, rows, everything)
+        live = everything.rows()
+        live = live[: np.searchsorted(live, codes.rows)]
+        if not len(live) or not len(queries):
+            return whole, whole, whole
+
+        picked = np.random.default_rng(_SEED).random(len(live)) < max(0.01, _PICKED_ROWS / len(live))
+        even = whole.or_farther(self._reach(codes, queries, rows, everything.only(live[picked])))
 
         strongest = np.linalg.svd(queries - queries.mean(axis=0), full_matrices=False)[2][0]
-        everything = self._unless_closed(self._blocks.scan(0, codes.rows))
-        places = np.concatenate([piece.vectors @ strongest for piece in everything])
-        near_end = places < np.quantile(places, 0.25)
-        if live is not None:
-            near_end &= live[: codes.rows]
-        far = queries @ strongest > np.median(places)
-        return depth, depth.or_deeper(self._depth(codes, queries[far], rows[far], near_end))
+        places = np.concatenate(
+            [piece.vectors @ strongest for piece in self._unless_closed(self._blocks.view.gather(live))]
+        )
+        near_end = everything.only(live[places < np.nanquantile(places, 0.25)])
+        far = queries @ strongest > np.nanmedian(places)
+        if not far.any() or not len(near_end):
+            return whole, even, even
+        return whole, even, even.or_farther(self._reach(codes, queries[far], rows[far], near_end))
 
-    def _depth(self, codes: Codes, queries: Float32, rows: Int64, mask: Bool | None) -> Depth:
-        pieces = self._unless_closed(self._blocks.scan(0, codes.rows, mask))
-        return _measured_depth(codes, queries, rows, pieces, self._blocks.vectors, mask)
+    def _costs(self, codes: Codes, rows: Int64, queries: Float32) -> tuple[float, float]:
+        everything, query = self._members.passing(None), queries[:1]
+        scan = fastest(lambda: codes.nearest(query, CALIBRATED_COUNTS[0], everything, 1.0))
+        gather = fastest(lambda: closest(query[0], rows, self._blocks.view.vectors(rows), CALIBRATED_COUNTS[0]))
+        return scan / max(1, codes.coded_rows), gather / max(1, len(rows))
+
+    def _reach(self, codes: Codes, queries: Float32, rows: Int64, passing: Passing) -> Reach:
+        pieces = self._unless_closed(self._blocks.view.gather(passing.rows()))
+        return _measured_reach(codes, queries, rows, pieces, self._blocks.view.vectors, passing)
 
     def _unless_closed(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         for piece in pieces:
@@ -172,31 +296,34 @@ class _ClosedError(Exception):
     """The table was closed in the middle of the work."""
 
 
-def _preferred(sample: Float32, held_out: Float32) -> Codebook:
+def _preferred(sample: Float32, held_out: Float32, *, rows: int, bits: int) -> Codebook:
     """The codebook that finds the nearest rows of the sample with the least depth."""
-    norms = np.linalg.norm(sample, axis=1)
-    whole = Piece(np.arange(len(sample)), sample, norms, floors_of(norms, sample.shape[1]))
+    squares = np.einsum("ij,ij->i", sample, sample)
+    whole = Piece(np.arange(len(sample)), sample, squares, floors_of(squares, sample.shape[1]))
+    everything = Passing(len(sample), len(sample), None)
     strangers = np.full(len(held_out), -1)
 
     def depth(codebook: Codebook) -> float:
-        codes = Codes.empty(codebook).extended([whole])
-        return (
-            _measured_depth(codes, held_out, strangers, [whole], sample.__getitem__, None).of(CALIBRATED_COUNTS[0])
-            or np.inf
-        )
+        codes = Codes.empty(codebook).merged([whole], len(sample))
+        reach = _measured_reach(codes, held_out, strangers, [whole], sample.__getitem__, everything)
+        look = reach.of(CALIBRATED_COUNTS[0])
+        return np.inf if look is None else look.depth
 
-    return min((plain(sample), principal(sample)), key=depth)
+    first = plain(sample, rows=rows, bits=bits)
+    if sample.shape[1] < 2 * first.index.pq.M:
+        return first
+    return min((first, principal(sample, rows=rows, bits=bits)), key=depth)
 
 
-def _measured_depth(
+def _measured_reach(
     codes: Codes,
     queries: Float32,
     rows: Int64,
     pieces: Iterable[Piece],
     take: Callable[[Int64], Float32],
-    mask: Bool | None,
-) -> Depth:
+    passing: Passing,
+) -> Reach:
     squared_norms = np.einsum("ij,ij->i", queries, queries, dtype=np.float64)
     hits = nearest(queries, squared_norms, CALIBRATED_COUNTS[-1] + 1, pieces, take)
     truth = [each.rows[each.rows != own][: CALIBRATED_COUNTS[-1]] for each, own in zip(hits, rows, strict=True)]
-    return calibrate(codes, queries, rows, truth, mask)
+    return calibrate(codes, queries, rows, truth, passing)

@@ -34,17 +34,17 @@ class Piece:
     """int64[n]: row numbers"""
     vectors: Float32
     """float32[n, width]"""
-    norms: Float32
-    """float32[n]: Euclidean norms"""
+    squares: Float32
+    """float32[n]: squared Euclidean norms"""
     floors: Float32
-    """float32[n]: `floors_of(norms, width)`"""
+    """float32[n]: `floors_of(squares, width)`"""
     mask: Bool | None = None
     """bool[n]: true for the rows to consider; None for all"""
 
 
-def floors_of(norms: Float32, width: int) -> Float32:
+def floors_of(squares: Float32, width: int) -> Float32:
     """|x|² less the error that a row of this norm can bring into a product: what a lower bound starts from."""
-    return norms * norms * np.float32(1 - _relative_error(width))
+    return squares * np.float32(1 - _relative_error(width))
 
 
 def nearest(
@@ -52,8 +52,14 @@ def nearest(
 ) -> list[Hits]:
     """The `k` rows of `pieces` nearest to each of float32[q, width], whose squared norms are float64[q].
 
-    `take` gives the vectors float32[n, width] of int64[n] rows, which ascend.
+    `take` gives the vectors float32[n, width] of int64[n] rows, which ascend; NaN for a row that is gone.
     """
+    listed = shortlist(queries, squared_norms, k, pieces)
+    return [measured(query, rows, take, k) for query, rows in zip(queries, listed, strict=True)]
+
+
+def shortlist(queries: Float32, squared_norms: Float64, k: int, pieces: Iterable[Piece]) -> list[Int64]:
+    """For each query the rows, ascending, that may be among its `k` nearest: a little more than `k`."""
     pools = [_Pool(query.size, float(norm), k) for query, norm in zip(queries, squared_norms, strict=True)]
     factors = queries * np.float32(-2)
     for piece in pieces:
@@ -62,7 +68,42 @@ def nearest(
         products += piece.floors
         for pool, lower in zip(pools, products, strict=True):
             pool.offer(piece, lower)
-    return [_measured(query, np.sort(pool.rows), take, k) for query, pool in zip(queries, pools, strict=True)]
+    return [np.sort(pool.rows) for pool in pools]
+
+
+def measured(query: Float32, rows: Int64, take: Callable[[Int64], Float32], k: int) -> Hits:
+    """The `k` nearest of int64[n] `rows`, which ascend, measured in float64."""
+    exact = query.astype(np.float64)
+    distances = np.empty(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), _MEASURED_ROWS):
+        part = slice(start, start + _MEASURED_ROWS)
+        differences = take(rows[part]) - exact
+        distances[part] = np.einsum("ij,ij->i", differences, differences)
+    return _best(rows, distances, k)
+
+
+def closest(query: Float32, rows: Int64, vectors: Float32, k: int) -> Hits:
+    """The `k` nearest of int64[n] rows whose float32[n, width] vectors are at hand; as `nearest`, for few rows.
+
+    The differences are rounded once each and their squares added up in float32: what that leaves within reach of the
+    k-th is measured in float64.
+    """
+    differences = vectors - query
+    rough = np.einsum("ij,ij->i", differences, differences)
+    if len(rows) > k > 0:
+        bound = float(np.partition(rough, k - 1)[k - 1])
+        near = (rough <= bound * (1 + 4 * _relative_error(query.size)) + query.size * _SMALLEST).nonzero()[0]
+        rows, vectors = rows[near], vectors[near]
+    exact = vectors - query.astype(np.float64)
+    return _best(rows, np.einsum("ij,ij->i", exact, exact).astype(np.float32), k)
+
+
+def _best(rows: Int64, distances: Float32, k: int) -> Hits:
+    """The `k` nearest, ties by row; the distance of a row that is gone is NaN."""
+    order = np.lexsort((rows, distances))[:k]
+    if np.isnan(distances).any():
+        order = order[~np.isnan(distances[order])]
+    return Hits(rows[order], distances[order])
 
 
 class _Pool:
@@ -87,10 +128,10 @@ class _Pool:
         picks = (lower <= self._bound).nonzero()[0]
         if not picks.size:
             return
-        lower, norms = lower[picks], piece.norms[picks]
+        lower, squares = lower[picks], piece.squares[picks]
         self.rows = np.concatenate([self.rows, piece.rows[picks]])
         self._lower = np.concatenate([self._lower, lower])
-        self._upper = np.concatenate([self._upper, lower + self._row_spread * norms * norms + self._query_spread])
+        self._upper = np.concatenate([self._upper, lower + self._row_spread * squares + self._query_spread])
         if self.rows.size > self._k:
             self._narrow()
 
@@ -101,17 +142,6 @@ class _Pool:
         self.rows, self._lower, self._upper = self.rows[kept], self._lower[kept], self._upper[kept]
 
 
-def _measured(query: Float32, rows: Int64, take: Callable[[Int64], Float32], k: int) -> Hits:
-    exact = query.astype(np.float64)
-    distances = np.empty(len(rows), dtype=np.float32)
-    for start in range(0, len(rows), _MEASURED_ROWS):
-        part = slice(start, start + _MEASURED_ROWS)
-        differences = take(rows[part]) - exact
-        distances[part] = np.einsum("ij,ij->i", differences, differences)
-    order = np.lexsort((rows, distances))[:k]
-    return Hits(rows[order], distances[order])
-
-
 def _relative_error(width: int) -> float:
-    """Of a bound, relative to |q|² + |x|²; beside the product there are a handful of single roundings."""
-    return (width + 16) * 2.0**-24
+    """Of a bound, relative to |q|² + |x|²: the product, a squared norm summed in float32, and some roundings."""
+    return (2 * width + 16) * 2.0**-24

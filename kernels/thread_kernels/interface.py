@@ -225,6 +225,6 @@ class Engine(Protocol):
     def table(self, width: int, stored: StoredVectors | None = None) -> Table:
         """A new, empty table. ValueError when `width` is not positive.
 
-        With `stored`, the table forgets the float32 vectors of rows that have codes and reads them from there: every row
-        that was appended can be read from `stored` before `append` is called.
+        With `stored`, the table forgets the float32 vectors of rows that have codes and reads them from there: a row
+        can be read from `stored` before it is appended.
         """

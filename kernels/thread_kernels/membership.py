@@ -7,27 +7,35 @@ library", 2018): composing takes microseconds, and the lock is held no longer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import OrderedDict
 from threading import Lock
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import ArrayLike
 from pyroaring import BitMap
 
 from thread_kernels.inputs import as_rows
 from thread_kernels.interface import Bool, Filter, Int64
 
+UInt8 = npt.NDArray[np.uint8]
+UInt16 = npt.NDArray[np.uint16]
 
-@dataclass(frozen=True, slots=True)
+_REMEMBERED_FILTERS = 16
+
+
 class Passing:
-    """The live rows that pass one filter, at one moment."""
+    """The live rows that pass one filter, at one moment; what searches make of it is made once."""
 
-    row_count: int
-    """Rows ever appended at that moment."""
-    live_count: int
-    """Rows not removed at that moment."""
-    bits: BitMap | None
-    """None: every row."""
+    def __init__(self, row_count: int, live_count: int, bits: BitMap | None) -> None:
+        self.row_count = row_count
+        """Rows ever appended at that moment."""
+        self.live_count = live_count
+        """Rows not removed at that moment."""
+        self.bits = bits
+        """None: every row."""
+        self._packed: UInt8 | None = None
+        self._spread: tuple[object, Int64] | None = None
 
     def __len__(self) -> int:
         return self.row_count if self.bits is None else len(self.bits)
@@ -47,6 +55,28 @@ class Passing:
         mask[_to_rows(self.bits if few else self.bits.flip(0, self.row_count))] = few
         return mask
 
+    def only(self, rows: Int64) -> Passing:
+        """Of these, int64[n] `rows`."""
+        return Passing(self.row_count, self.live_count, BitMap(rows.astype(np.uint32)))
+
+    def packed(self) -> UInt8 | None:
+        """`mask` with eight rows a byte, the first in the lowest bit."""
+        if self._packed is None and (mask := self.mask()) is not None:
+            self._packed = np.packbits(mask, bitorder="little")
+        return self._packed
+
+    def spread(self, list_of: UInt16, lists: int) -> Int64 | None:
+        """How many passing rows are in each of `lists` lists, `list_of` being the list of rows 0, 1, …; None when every
+        row passes."""
+        if self.bits is None:
+            return None
+        known = self._spread
+        if known is None or known[0] is not list_of:
+            rows = self.rows()
+            counts = np.bincount(list_of[rows[: np.searchsorted(rows, len(list_of))]], minlength=lists)
+            self._spread = known = (list_of, counts)
+        return known[1]
+
 
 class BitmapRowSet:
     """A `RowSet` of the table that owns `membership`."""
@@ -59,11 +89,13 @@ class BitmapRowSet:
         bitmap = self.membership.bitmap(rows)
         with self.membership.lock:
             self.bits |= bitmap
+            self.membership.forget()
 
     def discard(self, rows: ArrayLike) -> None:
         bitmap = self.membership.bitmap(rows)
         with self.membership.lock:
             self.bits -= bitmap
+            self.membership.forget()
 
     def __len__(self) -> int:
         return len(self.bits)
@@ -82,6 +114,8 @@ class Membership:
         self.lock = Lock()
         self.row_count = 0
         self._removed = BitMap()
+        self._squeezed = BitMap()
+        self._known: OrderedDict[Filter | None, Passing] = OrderedDict()
 
     @property
     def live_count(self) -> int:
@@ -93,12 +127,30 @@ class Membership:
         with self.lock:
             first = self.row_count
             self.row_count = first + count
+            self.forget()
         return range(first, first + count)
 
     def remove(self, rows: ArrayLike) -> None:
         bitmap = self.bitmap(rows)
         with self.lock:
             self._removed |= bitmap
+            self.forget()
+
+    @property
+    def dead_count(self) -> int:
+        """Removed rows that still take memory."""
+        with self.lock:
+            return len(self._removed) - len(self._squeezed)
+
+    def removed(self) -> Int64:
+        """int64[n], ascending: rows that were removed."""
+        with self.lock:
+            return _to_rows(self._removed)
+
+    def squeezed(self, rows: Int64) -> None:
+        """The memory of these removed rows was given back."""
+        with self.lock:
+            self._squeezed |= BitMap(rows.astype(np.uint32))
 
     def row_set(self) -> BitmapRowSet:
         return BitmapRowSet(self)
@@ -106,17 +158,31 @@ class Membership:
     def passing(self, filter: Filter | None) -> Passing:
         """ValueError when the filter holds a row set of another table."""
         with self.lock:
-            live_count = self.row_count - len(self._removed)
-            unions = [self._union(union) for union in filter.all_of] if filter else []
-            if unions:
-                bits = BitMap.intersection(*unions) - self._removed
-            elif self._removed:
-                bits = self._removed.flip(0, self.row_count)
+            known = self._known.get(filter)
+            if known is None:
+                known = self._known[filter] = self._composed(filter)
+                if len(self._known) > _REMEMBERED_FILTERS:
+                    self._known.popitem(last=False)
             else:
-                bits = None
-            if bits is not None and len(bits) == self.row_count:
-                bits = None  # a filter that every row passes costs nothing: the common case of one owner
-            return Passing(self.row_count, live_count, bits)
+                self._known.move_to_end(filter)
+            return known
+
+    def forget(self) -> None:
+        """Compose every filter anew: something changed. The lock is held."""
+        self._known.clear()
+
+    def _composed(self, filter: Filter | None) -> Passing:
+        live_count = self.row_count - len(self._removed)
+        unions = [self._union(union) for union in filter.all_of] if filter else []
+        if unions:
+            bits = BitMap.intersection(*unions) - self._removed
+        elif self._removed:
+            bits = self._removed.flip(0, self.row_count)
+        else:
+            bits = None
+        if bits is not None and len(bits) == self.row_count:
+            bits = None  # a filter that every row passes costs nothing: the common case of one owner
+        return Passing(self.row_count, live_count, bits)
 
     def bitmap(self, rows: ArrayLike) -> BitMap:
         """`rows` as a bitmap. ValueError for a row that was never appended.

@@ -371,7 +371,7 @@ def test_searches_beside_appends_and_removals_see_a_true_state() -> None:
                 [hits] = table.search(query, 5, [filter])
                 assert count - 1 in hits.rows[:1] or removing[0] >= count
                 assert hits.rows.min(initial=gone) >= gone
-                np.testing.assert_array_equal(hits.distances, (hits.rows - np.float32(count - 1)) ** 2)
+                np.testing.assert_allclose(hits.distances, (hits.rows - np.float32(count - 1)) ** 2, rtol=1e-6)
         except BaseException as error:
             errors.append(error)
 

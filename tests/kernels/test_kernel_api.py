@@ -14,6 +14,8 @@ from thread_kernels import EngineUnavailable, block_count, create_engine, dispat
 def test_the_public_names_are_these() -> None:
     assert thread_kernels.__all__ == [
         "MAX_SQUARED_NORM",
+        "Compress",
+        "DamagedCodes",
         "Device",
         "Engine",
         "EngineUnavailable",
@@ -21,7 +23,10 @@ def test_the_public_names_are_these() -> None:
         "Hits",
         "Rescored",
         "RowSet",
+        "SavedCodes",
+        "StoredVectors",
         "Table",
+        "TableStats",
         "block_count",
         "create_engine",
     ]
