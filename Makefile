@@ -1,5 +1,5 @@
 # make demo   install into .venv, start the node, file real text, ask questions, stop
-# make test   install, lint, and run every test that needs no GPU
+# make test   install, lint, and run every test that needs no GPU; those of the node once more on compressed tables
 # make lint   style, types, the direction of imports, and every kernel compiled ahead of time
 # make bench  the benchmarks; DATA=<folder with the evaluation sets>
 
@@ -17,6 +17,7 @@ demo: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest
+	THREAD_COMPRESS=always $(BIN)/python -m pytest tests/node
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

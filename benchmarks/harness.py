@@ -9,6 +9,7 @@ import json
 import os
 import platform
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -148,6 +149,12 @@ async def file_all(node: Node, documents: Sequence[DocumentIn]) -> None:
         end = start + DOCUMENTS_A_REQUEST
         wait = end >= len(documents) or end % DOCUMENTS_WAITING < DOCUMENTS_A_REQUEST
         await node.file(FileRequest(OWNER, tuple(documents[start:end]), wait=wait))
+
+
+def wait_for_codes(store: Store) -> None:
+    """Until no table is being coded."""
+    while any(resident.table.stats().state == "training" for resident in store.resident.tables.values()):
+        time.sleep(0.1)
 
 
 def write_results(name: str, measured: dict[str, Any]) -> Path:

@@ -11,6 +11,12 @@ caches are cold, then warm. Afterwards the phases of a search are timed apart; o
 
 from __future__ import annotations
 
+import os
+
+# As the node sets them for itself: one thread a product, and no spinning between them.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import argparse
 import asyncio
 import hashlib
@@ -21,10 +27,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import MODEL, OWNER, DataSet, Passage, RememberingEmbedder, file_all, opened_node, write_results
+from harness import (
+    MODEL,
+    OWNER,
+    DataSet,
+    Passage,
+    RememberingEmbedder,
+    file_all,
+    opened_node,
+    wait_for_codes,
+    write_results,
+)
 from numpy.typing import NDArray
 
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.batching.scan import ScanQueue
 from thread_service.models.embedder import Role
 from thread_service.node import search as search_module
 from thread_service.node.node import Node
@@ -39,9 +56,9 @@ NOISE = 0.5
 PHASES = {
     "prepare (beside the embedding)": (Searching, "_prepare"),
     "rank, everything below": (Searching, "_rank"),
-    "scan": (Searching, "_survivors"),
     "rescore": (Searching, "_rescore"),
-    "near edges": (search_module, "near_edges"),
+    "scans of passages and edges": (ScanQueue, "run"),
+    "near edges, after their scans": (search_module, "near_edges"),
     "evidence": (Searching, "_evidence"),
     "joining": (Searching, "_joining"),
     "show": (Showing, "show"),
@@ -88,8 +105,7 @@ async def measure(data: DataSet, embedder: CopyingEmbedder) -> dict[str, Any]:
             document(data.passages[at % len(data.passages)], at // len(data.passages)) for at in range(DOCUMENTS)
         ]
         await file_all(opened.node, documents)
-        for resident in opened.store.resident.tables.values():
-            resident.table.compression.wait(600)
+        await asyncio.to_thread(wait_for_codes, opened.store)
         relationships = sum(len(filed.relationships) for filed in documents)
         print(f"filed in {time.perf_counter() - started:.0f} s, {relationships} relationships", flush=True)
         texts = [question.text for question in data.questions]

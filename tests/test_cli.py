@@ -1,13 +1,23 @@
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from thread_service import app, cli
-from thread_service.errors import StoreFailed
+from thread_service import app, cli, commands
+from thread_service.errors import NotReady, StoreFailed
 from thread_service.settings import Settings, declarations
+from thread_service.store.directory import DataDirectory
+from thread_service.store.disk import Disk
+from thread_service.wire.control import run_control
+from thread_service.wire.control_protocol import socket_path
 
 # What a launcher passes today.
 LAUNCH_LINE = (
@@ -66,6 +76,10 @@ def test_the_env_file_fills_gaps_in_the_environment(
         (["start"], "start"),
         (["--api-kye=k3y"], "--api-kye"),
         (["--port"], "--port"),
+        (["compact", "--port", "1"], "--port"),
+        (["compact", "--api-key=k3y"], "--api-key"),
+        (["compact", "serve"], "serve"),
+        (["--port", "1", "compact"], "thread compact [flags]"),
     ],
 )
 def test_a_bad_command_line_is_one_line_and_code_2(
@@ -119,3 +133,118 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out.startswith("thread 0.")
+
+
+# ------------------------------------------------------------------------------------------------------ compact
+
+ONE, OTHER = "1B4E28BA-2FA1-11D2-883F-0016D3CCA427", "2B4E28BA-2FA1-11D2-883F-0016D3CCA427"
+
+
+@pytest.fixture
+def data_dir(served: list[Any], tmp_path: Path) -> Path:
+    """With the empty database of node ONE, which does not run."""
+    Disk(DataDirectory.open(tmp_path / "data", ONE)).close()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def running(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Something that answers commands for node ONE with what is in the list, or raises it."""
+    monkeypatch.setattr(logging.root, "handlers", [])  # a start in another test may have set one up
+    answers: list[Any] = []
+
+    async def compact(arguments: Any, progress: Any) -> dict[str, Any]:
+        progress("moving")
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return dict(answers[0])
+
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    path = socket_path(data_dir / "nodes" / ONE)
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run_control(path, {"compact": compact}, stop)))
+    lock = DataDirectory.open_existing(data_dir, ONE)
+    thread.start()
+    while not path.is_socket():
+        thread.join(0.001)
+    yield answers
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(10)
+    loop.close()
+    lock.close()
+
+
+def test_every_command_is_on_the_help_page_and_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {*cli.COMMANDS} == {*commands.COMMANDS}
+    for name in cli.COMMANDS:
+        with pytest.raises(SystemExit) as stop:
+            cli.main([name, "--help"])
+        assert stop.value.code == 0
+        assert "--json" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    page = capsys.readouterr().out
+    assert all(f"thread {name} [flags]" in page for name in cli.COMMANDS)
+
+
+def test_a_directory_without_a_running_node_is_compacted_itself(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["compact", "--data-dir", str(data_dir), "--json"]) == 0
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert (answer["command"], answer["node_id"], answer["rows"], answer["segments"]) == ("compact", ONE, 0, 0)
+    assert answer["bytes_after"] <= answer["bytes_before"]
+    assert "rebuilding the database" in shown.err
+    monkeypatch.setenv("THREAD_DATA_DIR", str(data_dir))
+    assert cli.main(["compact"]) == 0
+    assert capsys.readouterr().out.startswith("removed rows: 0, emptied segments: 0, disk: 0.")
+    DataDirectory.open(data_dir).close()  # the lock was given up
+
+
+def test_a_running_node_is_asked(data_dir: Path, running: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    running.append({"rows": 7, "segments": 2, "bytes_before": 9_000_000, "bytes_after": 2_000_000, "left": "no room"})
+    assert cli.main(["compact", "--data-dir", str(data_dir)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "removed rows: 7, emptied segments: 2, disk: 9.0 MB before, 2.0 MB now; no room\n"
+    assert shown.err == "moving\n"
+    running[0] = NotReady("The node is stopping.")
+    assert cli.main(["compact", "--data-dir", str(data_dir), "--json"]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "moving\nthread: The node is stopping.\n")
+
+
+def test_a_directory_in_use_by_what_takes_no_commands_is_left_alone(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = DataDirectory.open_existing(data_dir, ONE)
+    assert cli.main(["compact", "--data-dir", str(data_dir)]) == 1
+    assert "is in use by process" in capsys.readouterr().err
+    lock.close()
+
+
+def test_which_node_is_meant_is_found_out_or_asked_for(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def compact(*flags: str, where: Path = data_dir) -> tuple[int, str]:
+        code = cli.main(["compact", "--json", "--data-dir", str(where), *flags])
+        shown = capsys.readouterr()
+        return code, json.loads(shown.out)["node_id"] if shown.out else shown.err
+
+    code, said = compact(where=tmp_path / "nothing")
+    assert (code, said.count("\n")) == (1, 1)
+    assert "nothing holds no node" in said
+    assert not (tmp_path / "nothing").exists()
+
+    Disk(DataDirectory.open(data_dir, OTHER)).close()
+    assert compact() == (0, OTHER)
+    assert compact("--node-id", ONE.lower()) == (0, ONE)
+    assert (data_dir / "node-id").read_text().strip() == OTHER
+    os.remove(data_dir / "node-id")
+    code, said = compact()
+    assert code == 1
+    assert ONE in said
+    assert OTHER in said
+    assert "--node-id" in said
+    code, said = compact("--node-id", ONE.replace("1", "3"))
+    assert code == 1
+    assert "holds no node 3B4E" in said

@@ -30,7 +30,7 @@ def test_the_documentation_lists_every_setting() -> None:
 def test_defaults_keep_to_this_machine_and_need_no_account() -> None:
     assert load().settings == Settings()
     assert load().notices == ()
-    assert (Settings().host, Settings().port, Settings().embedder) == ("127.0.0.1", 8081, "local")
+    assert (Settings().host, Settings().port, Settings().embedder) == ("127.0.0.1", 8081, "")
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_env_file() -> None:
@@ -52,7 +52,11 @@ def test_blank_is_not_given_but_hides_the_env_file() -> None:
         ("lexical", "OFF", False),
         ("mention_linking", "on", True),
         ("graph_mode", "off", "off"),
+        ("compress", "Always", "always"),
+        ("pq_bits", "16", 16),
         ("device", " CPU ", "cpu"),
+        ("embedder", "Mistral", "mistral"),
+        ("embedding_url", "https://[::1]:8000/v1", "https://[::1]:8000/v1"),
         ("data_dir", "/a/../b", Path("/b")),
         ("max_body_mb", "1", 1),
         ("api_key", "k3y", "k3y"),
@@ -78,8 +82,13 @@ def test_values_are_read(name: str, text: str, value: Any) -> None:
         ("device", "gpu", "auto, cpu, cuda"),
         ("lexical", "yes", "on, off"),
         ("graph_mode", "narrow", "boost, off"),
-        ("embedder", "mistral", "use local"),
-        ("embedder", "other", "local"),
+        ("compress", "never", "auto, always"),
+        ("pq_bits", "0", "whole number from 1 to 16"),
+        ("pq_bits", "17", "whole number from 1 to 16"),
+        ("embedder", "other", "local, mistral, openai"),
+        ("embedding_url", "ftp://there", "http://127.0.0.1"),
+        ("embedding_url", "http://u:s3cret@there/v1", "without a password"),
+        ("embedding_url", "http://there/v1?key=s3cret", "a query"),
         ("api_key", "two words", "without spaces"),
         ("mothership_host", "http://sewn", "host name or IP"),
         ("mothership_grpc_port", "0", "whole number from 1"),

@@ -98,7 +98,8 @@ class Blocks:
 
     @property
     def kept_bytes(self) -> int:
-        return sum(piece.vectors.nbytes for piece in self.view.pieces)
+        written = sum(int(np.searchsorted(piece.rows, self._end)) for piece in self.view.pieces)
+        return written * self.width * 4
 
     def skip(self, count: int) -> None:
         """Begin with `count` rows that are in the store only. For an empty table."""
@@ -109,14 +110,15 @@ class Blocks:
         squares = squared_norms.astype(np.float32)
         floors = floors_of(squares, self.width)
         done = 0
-        while done < len(vectors):
-            piece, offset = self._open_piece(len(vectors) - done)
-            count = min(len(piece.rows) - offset, len(vectors) - done)
-            source, target = slice(done, done + count), slice(offset, offset + count)
-            piece.vectors[target], piece.squares[target] = vectors[source], squares[source]
-            piece.floors[target] = floors[source]
-            done += count
-            self._end += count
+        with self._changing:
+            while done < len(vectors):
+                piece, offset = self._open_piece(len(vectors) - done)
+                count = min(len(piece.rows) - offset, len(vectors) - done)
+                source, target = slice(done, done + count), slice(offset, offset + count)
+                piece.vectors[target], piece.squares[target] = vectors[source], squares[source]
+                piece.floors[target] = floors[source]
+                done += count
+                self._end += count
 
     def release(self, row: int) -> None:
         """Forget the pieces that hold only rows below `row`; without a store there is nothing to forget."""
@@ -125,10 +127,10 @@ class Blocks:
         with self._changing:
             view = self.view
             gone = 0
-            while gone < len(view.pieces) and view.pieces[gone].rows[-1] < row:
+            while gone < len(view.pieces) and min(int(view.pieces[gone].rows[-1]), self._end - 1) < row:
                 gone += 1
             if gone:
-                kept_from = int(view.pieces[gone - 1].rows[-1]) + 1
+                kept_from = min(int(view.pieces[gone - 1].rows[-1]) + 1, self._end)
                 self.view = view.but(kept_from, view.pieces[gone:])
 
     def squeeze(self, removed: Int64) -> int:
@@ -151,17 +153,15 @@ class Blocks:
             return int(view.pieces[-1].rows[0]) if is_open else self._end
 
     def _open_piece(self, wanted: int) -> tuple[Piece, int]:
-        """The piece the next row goes into, and its place there."""
+        """The piece the next row goes into, and its place there. The lock is held."""
         view = self.view
         if view.pieces and view.pieces[-1].rows[-1] >= self._end:
             return view.pieces[-1], self._end - int(view.pieces[-1].rows[0])
         kept = sum(len(piece.rows) for piece in view.pieces)
         # As many as there are, so that pieces are few where rows are kept and small where they soon have codes.
         piece = _reserve(self._end, min(max(kept, wanted, _SMALLEST_PIECE), _LARGEST_PIECE), self.width)
-        with self._changing:
-            view = self.view
-            kept_from = view.kept_from if view.pieces or not self.is_backed else self._end
-            self.view = view.but(kept_from, (*view.pieces, piece))
+        kept_from = view.kept_from if view.pieces or not self.is_backed else self._end
+        self.view = view.but(kept_from, (*view.pieces, piece))
         return piece, 0
 
 

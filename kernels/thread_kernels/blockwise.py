@@ -7,6 +7,7 @@ import numpy as np
 from thread_kernels.interface import Float32, Rescored
 
 _MOST_BLOCKS = 16
+_TINY = 1e-30
 
 
 def block_count(width: int) -> int:
@@ -19,19 +20,30 @@ def block_count(width: int) -> int:
 def block_scores(query: Float32, query_norm: float, vectors: Float32) -> Rescored:
     """Scores of float32[n, width] `vectors` against float32[width] `query`, whose Euclidean norm is `query_norm`.
 
-    A row of NaN, one that is gone, is infinitely far and has the cosine 0.
+    A row of NaN, one that is gone, is infinitely far and has the cosine 0. `vectors` is overwritten: it would be twice
+    the memory traffic to leave it.
     """
     count, width = vectors.shape
     blocks = block_count(width)
-    differences = (vectors - query).reshape(count, blocks, width // blocks)
-    distances = np.sqrt(np.einsum("nbi,nbi->nb", differences, differences)).sum(axis=1)
-
     # Both are scaled to unit length one after the other: products of two tiny vectors would underflow to a cosine of 0.
     direction = (query / query_norm if query_norm else np.zeros(width)).astype(np.float32)
-    products = vectors @ direction
-    norms = np.sqrt(np.einsum("ni,ni->n", vectors, vectors, dtype=np.float64)).astype(np.float32)
-    cosines = np.divide(products, norms, out=np.zeros(count, dtype=np.float32), where=norms > 0)
+    norms = _norms(vectors)
+    cosines = np.divide(vectors @ direction, norms, out=np.zeros(count, dtype=np.float32), where=norms > 0)
+
+    vectors -= query
+    differences = vectors.reshape(count, blocks, width // blocks)
+    distances = np.sqrt(np.einsum("nbi,nbi->nb", differences, differences)).sum(axis=1)
     gone = np.isnan(distances)
     if gone.any():
         distances[gone], cosines[gone] = np.inf, 0
     return Rescored(distances, np.clip(cosines, -1, 1))
+
+
+def _norms(vectors: Float32) -> Float32:
+    """Euclidean norms; those whose squares are nearly 0 in float32 are taken in float64."""
+    squares = np.einsum("ni,ni->n", vectors, vectors)
+    norms: Float32 = np.sqrt(squares)
+    tiny = (squares < _TINY).nonzero()[0]
+    if len(tiny):
+        norms[tiny] = np.linalg.norm(vectors[tiny].astype(np.float64), axis=1)
+    return norms

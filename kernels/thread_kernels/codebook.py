@@ -8,17 +8,12 @@ inverted lists, so that a search visits those near the query only; the codes do 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from thread_kernels.interface import Float32
-
-# FAISS brings an OpenMP run-time of its own. Its idle threads would spin and starve other OpenMP users of the
-# process; it reads this once, when it is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-import faiss
+from thread_kernels.loaded_faiss import faiss, use_threads
 
 BITS = 4
 ROWS_A_CENTROID = 39
@@ -46,7 +41,7 @@ class Codebook:
 
     @property
     def code_bytes(self) -> int:
-        return int(self.index.pq.M) * BITS // 8
+        return int(self.index.pq.code_size)
 
     def flat_index(self) -> faiss.Index:
         """An empty index of the same codes with a single list."""
@@ -85,7 +80,8 @@ def principal(sample: Float32, *, rows: int, bits: int) -> Codebook:
     subspaces = _subspaces(width)
     if 2 * subspaces > width:
         raise ValueError(f"vectors of {width} components have no {2 * subspaces} principal ones")
-    centred = sample - sample.mean(axis=0)
+    centred = sample - sample.mean(axis=0, dtype=np.float64).astype(np.float32)
+    centred /= max(float(np.abs(centred).max()), np.finfo(np.float32).tiny)  # so that no square overflows
     _, components = np.linalg.eigh(centred.T @ centred)
     strongest_first = np.arange(width - 1, width - 1 - 2 * subspaces, -1)
     paired = np.column_stack([strongest_first[:subspaces], strongest_first[: subspaces - 1 : -1]]).ravel()
@@ -113,9 +109,11 @@ def _trained(
 ) -> Codebook:
     index = faiss.IndexIVFPQFastScan(faiss.IndexFlatL2(dimensions), dimensions, list_count(rows), subspaces, BITS)
     index.by_residual = False
+    index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1  # FAISS prints what it thinks too few
     codebook = Codebook(rotation, index, sample.shape[1])
     vectors = codebook.rotate(sample)
     used = centroid_bits(rows, bits)
+    use_threads(index.nlist > 1)  # a sub-space is little to do
     if used == BITS:
         index.train(vectors)
     else:

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
 from thread_kernels.codebook import Codebook
 from thread_kernels.exact import Piece
 from thread_kernels.interface import Float32, Int64
+from thread_kernels.loaded_faiss import faiss, use_threads
 from thread_kernels.membership import Passing, UInt8
+
+_QUERIES_IN_PARALLEL = 8
 
 UInt16 = npt.NDArray[np.uint16]
 
@@ -133,6 +135,7 @@ def _search(
     if packed is not None:
         selector = faiss.IDSelectorBitmap(len(packed), faiss.swig_ptr(packed))  # FAISS keeps the pointers only
         parameters.sel = selector
+    use_threads(queries >= _QUERIES_IN_PARALLEL)
     unused = np.zeros(visited.shape, dtype=np.float32)  # distances to the lists' centroids; codes are not relative
     index.search_preassigned_c(
         queries,
@@ -149,6 +152,7 @@ def _search(
 
 
 def _add(codebook: Codebook, index: faiss.Index, pieces: Iterable[Piece]) -> None:
+    use_threads(True)
     for piece in pieces:
         rows, vectors = piece.rows, piece.vectors
         if piece.mask is not None:

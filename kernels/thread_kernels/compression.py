@@ -76,8 +76,8 @@ class Compressed:
     def look(self, k: int, passing: Passing) -> Look | None:
         """How far to look for the `k` nearest that pass; None when the codes cannot answer that many."""
         if len(passing) == passing.live_count:
-            return self.whole.of(k)
-        return (self.even if self._is_even(passing) else self.apart).of(k)
+            return self.whole.of(k, len(passing))
+        return (self.even if self._is_even(passing) else self.apart).of(k, len(passing))
 
     def _is_even(self, passing: Passing) -> bool:
         lists = self.codes.codebook.lists
@@ -163,7 +163,7 @@ class Compression:
                 # Searches stay right without codes, only slower, so the table goes on; the next training is at 8
                 # times the rows.
                 _log.exception("no codes for a table of %d rows; it is scanned exactly", self._members.row_count)
-                self._failure, self._failed_rows = error, self._members.live_count
+                self._failure, self._failed_rows = error, max(1, self._members.live_count)
                 continue
             self._failure = None
 
@@ -177,16 +177,25 @@ class Compression:
         if self._failure is not None and live < RETRAINING_GROWTH * self._failed_rows:
             return None
         above = self._policy.above
-        if above is not None and live > above and (current is None or live >= RETRAINING_GROWTH * current.trained_rows):
+        if above is not None and live > above and (current is None or self._has_outgrown(current, live)):
             return self._train
         if current is not None and rows - current.codes.rows >= _UNCODED_ROWS:
             return lambda: self._catch_up(current)
         return None
 
+    def _has_outgrown(self, current: Compressed, live: int) -> bool:
+        is_unlisted = current.codes.codebook.lists == 1 < list_count(live)
+        return is_unlisted or live >= RETRAINING_GROWTH * current.trained_rows
+
     def _squeeze(self) -> None:
-        removed = self._members.removed()
-        if self.current is not None:
-            self._swap(replace(self.current, codes=self.current.codes.without(removed)))
+        self._left_dead = self._members.dead_count  # if this fails, it is not tried again before more have died
+        removed, current = self._members.removed(), self.current
+        if current is not None:
+            codes = current.codes.without(removed)
+            # What comes next may be of another kind: the reach is measured again once there are twice as many as are
+            # left, and where none are left, all is made anew.
+            calibrated = min(current.calibrated_rows, codes.coded_rows)
+            self.current = replace(current, codes=codes, calibrated_rows=calibrated) if codes.coded_rows else None
         self._members.squeezed(removed[: np.searchsorted(removed, self._blocks.squeeze(removed))])
         self._left_dead = self._members.dead_count
 
@@ -206,9 +215,9 @@ class Compression:
         codes, stop = current.codes, self._members.row_count
         fresh = codes.fresh_rows + stop - codes.rows
         if fresh <= _FRESH_ROWS + codes.rows // _FRESH_FRACTION:
-            self._swap(replace(current, codes=codes.grown(self._live_pieces(codes.rows, stop), stop)))
-            return
-        codes = codes.merged(self._live_pieces(codes.base_rows, stop), stop)
+            codes = codes.grown(self._live_pieces(codes.rows, stop), stop)
+        else:
+            codes = codes.merged(self._live_pieces(codes.base_rows, stop), stop)
         if codes.coded_rows < _RECALIBRATING_GROWTH * current.calibrated_rows:
             self._swap(replace(current, codes=codes))
             return
@@ -306,11 +315,11 @@ def _preferred(sample: Float32, held_out: Float32, *, rows: int, bits: int) -> C
     def depth(codebook: Codebook) -> float:
         codes = Codes.empty(codebook).merged([whole], len(sample))
         reach = _measured_reach(codes, held_out, strangers, [whole], sample.__getitem__, everything)
-        look = reach.of(CALIBRATED_COUNTS[0])
+        look = reach.of(CALIBRATED_COUNTS[0], len(sample))
         return np.inf if look is None else look.depth
 
     first = plain(sample, rows=rows, bits=bits)
-    if sample.shape[1] < 2 * first.index.pq.M:
+    if min(sample.shape) < 2 * first.index.pq.M:
         return first
     return min((first, principal(sample, rows=rows, bits=bits)), key=depth)
 

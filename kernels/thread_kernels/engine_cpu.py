@@ -46,7 +46,7 @@ CODES_ABOVE = 4_096
 """Live rows up to which a table is scanned exactly, unless codes are asked for: their vectors fit into a cache."""
 NARROWEST = 32
 """Vectors narrower than this are scanned exactly too: their codes would hardly be smaller than they are."""
-_CANDIDATES, _CANDIDATES_A_RESULT = 256, 4
+_CANDIDATES, _CANDIDATES_A_RESULT = 128, 4
 """The best by the rescored distance are among so many of the nearest."""
 
 Plan = Literal["gather", "scan", "codes"]
@@ -109,14 +109,14 @@ class CpuTable:
 
     def candidates(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Int64]:
         vectors, squared_norms = as_vectors(queries, self.width, name="query")
-        counts = [
-            max(_CANDIDATES_A_RESULT * count, _CANDIDATES) if count else 0
-            for count in as_counts(k, len(vectors), len(filters))
-        ]
+        counts = as_counts(k, len(vectors), len(filters))
 
         def listed(asked: _Asked, most: int) -> list[Int64]:
             plan, look = self._plan(asked, most)
-            return self._exact(asked, most, plan) if look is None else self._by_code(asked, most, look)
+            wanted = max(_CANDIDATES_A_RESULT * most, _CANDIDATES)
+            if look is None:
+                return self._exact(asked, wanted, plan)
+            return self._by_code(asked, wanted, look)
 
         found = self._by_filter(vectors, squared_norms, counts, filters, listed)
         return [rows if count else rows[:0] for rows, count in zip(found, counts, strict=True)]
@@ -159,7 +159,7 @@ class CpuTable:
             coded_rows=0 if current is None else current.codes.coded_rows,
             code_bytes=0 if current is None else current.codes.codebook.code_bytes,
             vector_bytes=self._blocks.kept_bytes,
-            depth=0 if current is None or (look := current.whole.of(10)) is None else look.depth,
+            depth=0 if current is None or (look := current.whole.of(10, live)) is None else look.depth,
             crossover_rows=int(crossover),
             state=self._state(current),
             trained_rows=0 if current is None else current.trained_rows,
@@ -239,12 +239,14 @@ class CpuTable:
         """The rows that codes put first, and the nearest of those without a code."""
         assert asked.compressed is not None
         codes, passing = asked.compressed.codes, asked.passing
-        coded = codes.nearest(asked.queries, max(look.depth, k), passing, look.share)
-        if codes.rows == passing.row_count:
-            return coded
-        uncoded = asked.view.scan(codes.rows, passing.row_count, passing.mask())
-        newest = shortlist(asked.queries, asked.squared_norms, k, uncoded)
-        return [np.concatenate(pair) for pair in zip(coded, newest, strict=True)]
+        found = codes.nearest(asked.queries, max(look.depth, k), passing, look.share)
+        if codes.rows < passing.row_count:
+            uncoded = asked.view.scan(codes.rows, passing.row_count, passing.mask())
+            newest = shortlist(asked.queries, asked.squared_norms, k, uncoded)
+            found = [np.concatenate(pair) for pair in zip(found, newest, strict=True)]
+        if look.share < 1 and any(len(rows) < min(k, len(passing)) for rows in found):
+            return self._by_code(asked, k, Look(look.depth, 1.0))  # fewer than k mean that no more pass
+        return found
 
     def _measured_by_code(self, asked: _Asked, k: int, look: Look) -> list[Hits]:
         hits = []

@@ -90,6 +90,7 @@ def closest(query: Float32, rows: Int64, vectors: Float32, k: int) -> Hits:
     """
     differences = vectors - query
     rough = np.einsum("ij,ij->i", differences, differences)
+    rough[np.isnan(rough)] = np.inf  # a row that is gone
     if len(rows) > k > 0:
         bound = float(np.partition(rough, k - 1)[k - 1])
         near = (rough <= bound * (1 + 4 * _relative_error(query.size)) + query.size * _SMALLEST).nonzero()[0]

@@ -18,6 +18,8 @@ from thread_kernels.membership import Passing
 
 CALIBRATED_COUNTS = (10, 100, 1_000)
 DEEPEST = 8_192
+_FEWEST_QUERIES = 32
+"""Fewer say nothing about a mean; the tables that have no more are small."""
 _MOST_MISSED = 0.015
 """The promise is a recall of 0.97; the rest is for the error of a small sample of queries."""
 _MISSED_BY_LISTS = 0.0075
@@ -38,15 +40,24 @@ class Reach:
 
     measured: tuple[tuple[int, int, float], ...]
     """(k, depth, share), ascending; a `k` for which no depth was enough, and all above it, are missing"""
+    rows: int
+    """Rows that passed when it was measured."""
 
-    def of(self, k: int) -> Look | None:
-        """How far for `k`, interpolated on logarithmic axes; None when the codes cannot answer that many."""
-        return _look(self.measured, k)
+    def of(self, k: int, passing: int) -> Look | None:
+        """How far for the `k` nearest of `passing` rows, interpolated on logarithmic axes; None when the codes cannot
+        answer that many."""
+        look = _look(self.measured, k)
+        if look is None or passing >= self.rows:
+            return look
+        # Of fewer rows the nearest are spread over as many lists as proportionally more are of many.
+        wider = _look(self.measured, -(-k * self.rows // max(1, passing)))
+        return Look(look.depth, 1.0 if wider is None else wider.share)
 
     def or_farther(self, other: Reach) -> Reach:
-        """The farther of two, for every count that both can answer."""
+        """The farther of two, for every count that both can answer, and as many rows as `other` was measured with."""
         both = zip(self.measured, other.measured, strict=False)
-        return Reach(tuple((k, max(one, two), max(part, share)) for (k, one, part), (_, two, share) in both))
+        farther = ((k, max(one, two), max(part, share)) for (k, one, part), (_, two, share) in both)
+        return Reach(tuple(farther), other.rows)
 
 
 @lru_cache(maxsize=256)
@@ -67,8 +78,8 @@ def calibrate(codes: Codes, queries: Float32, rows: Int64, truth: Sequence[Int64
     The queries are int64[q] `rows` of the table. `truth` has the passing rows nearest to each, nearest first and
     without itself: as many as the largest count, or as there are.
     """
-    if not len(queries):
-        return Reach(())
+    if len(queries) < _FEWEST_QUERIES:
+        return Reach((), len(passing))
     found = codes.nearest(queries, DEEPEST + 1, passing, 1.0)
     found = [each[each != own][:DEEPEST] for each, own in zip(found, rows, strict=True)]
     places = _places(codes, queries, truth, passing)
@@ -88,7 +99,7 @@ def calibrate(codes: Codes, queries: Float32, rows: Int64, truth: Sequence[Int64
             shares = np.sort(np.concatenate([each[:count] for each in places]))
             share = float(shares[int(np.ceil((1 - by_lists) * len(shares))) - 1])
         measured.append((count, int(ranks[needed - 1]) + 1, share))
-    return Reach(tuple(measured))
+    return Reach(tuple(measured), len(passing))
 
 
 def _places(codes: Codes, queries: Float32, truth: Sequence[Int64], passing: Passing) -> list[Float32] | None:

@@ -12,13 +12,13 @@ import struct
 import zlib
 from dataclasses import asdict
 
-import faiss
 import numpy as np
 
 from thread_kernels.codebook import BITS, Codebook
 from thread_kernels.codes import Codes, ids_of
 from thread_kernels.compression import Compressed
 from thread_kernels.interface import DamagedCodes, Int64, SavedCodes
+from thread_kernels.loaded_faiss import faiss
 from thread_kernels.reach import Reach
 
 _MAGIC = b"thread codes 1\n"
@@ -38,7 +38,7 @@ def save(compressed: Compressed, removed: Int64) -> SavedCodes:
         "lengths": [len(part) for part in parts],
         "count": codes.coded_rows,
         **{name: getattr(compressed, name) for name in _NUMBERS},
-        **{name: asdict(getattr(compressed, name))["measured"] for name in _REACHES},
+        **{name: asdict(getattr(compressed, name)) for name in _REACHES},
     }
     text = json.dumps(header).encode()
     data = b"".join([_MAGIC, _LENGTH.pack(len(text)), text, *parts])
@@ -64,11 +64,15 @@ def load(data: bytes, count: int, width: int) -> Compressed:
     for size in header["lengths"]:
         parts.append(body[start : start + size])
         start += size
-    rotation = header["rotation"] and np.frombuffer(parts[0], dtype=np.float32).reshape(header["rotation"])
-    base, fresh = (faiss.deserialize_index(np.frombuffer(part, dtype=np.uint8)) for part in parts[1:])
+    # A copy: a view would keep all of `data` in memory.
+    rotation = header["rotation"] and np.frombuffer(parts[0], dtype=np.float32).reshape(header["rotation"]).copy()
+    try:
+        base, fresh = (faiss.deserialize_index(np.frombuffer(part, dtype=np.uint8)) for part in parts[1:])
+    except RuntimeError as error:
+        raise DamagedCodes(f"saved codes that this version of FAISS cannot read: {error}") from error
     base_rows = _number_anew(base, fresh)
     codebook = Codebook(rotation, _emptied(base), width)
-    whole, even, apart = (Reach(tuple((k, depth, share) for k, depth, share in header[name])) for name in _REACHES)
+    whole, even, apart = (Reach(tuple(map(tuple, header[name]["measured"])), header[name]["rows"]) for name in _REACHES)
     numbers = {name: header[name] for name in _NUMBERS}
     return Compressed(Codes.of(codebook, base, fresh, base_rows, count), whole, even, apart, **numbers)
 

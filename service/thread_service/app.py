@@ -24,13 +24,15 @@ from thread_kernels import create_engine
 from thread_service import observe
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import StoreFailed
-from thread_service.models.local import local_embedder
+from thread_service.models.choice import choose
 from thread_service.node.node import Node
 from thread_service.node.operations import EmbedderHealth
 from thread_service.settings import Settings
 from thread_service.store import stamp
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
+from thread_service.wire.control import commands, run_control
+from thread_service.wire.control_protocol import socket_path
 from thread_service.wire.grpc_server import ApiKeyInterceptor, GrpcServer, run_grpc
 from thread_service.wire.http import create_app
 from thread_service.wire.mothership.fleet import Fleet
@@ -38,11 +40,6 @@ from thread_service.wire.secret import Stack, StackInterceptor, load_stack
 from thread_service.wire.server import listen, run_http
 
 _log = logging.getLogger(__name__)
-
-_DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-
-CPU_BATCH_BYTES = 4_096
-"""Text in one call to a model on the CPU: a query waits about a quarter of a second behind documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +103,7 @@ async def _serve(settings: Settings, secret: Stack | None, screen: Screen) -> No
                 serving.create_task(run_grpc(grpc_server, node, stop))
                 serving.create_task(run_http(http, sockets, stop))
                 serving.create_task(fleet.run(stop))
+                serving.create_task(run_control(socket_path(node.directory), commands(node), stop))
                 serving.create_task(_stop_indexing(node, stop))
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -123,34 +121,25 @@ async def _stop_indexing(node: Node, stop: asyncio.Event) -> None:
 
 def _open(settings: Settings, on_failure: Callable[[StoreFailed], None]) -> tuple[Node, str]:
     """The node, its store open and recovered, and the reason for its model."""
-    engine = create_engine(settings.device)
+    engine = create_engine(settings.device, compress=settings.compress, pq_bits=settings.pq_bits)
     with contextlib.ExitStack() as on_error:
         directory = DataDirectory.open(settings.data_dir, settings.node_id or None)
         on_error.callback(directory.close)
         store = Store(directory, engine, on_failure=on_failure)
         on_error.callback(store.close)
-        model, why = _choose_model(settings, store)
+        with store.read() as connection:
+            stored_model = stamp.stored_model(connection)
+        choice = choose(settings, stored_model, os.environ)
         node = Node(
             store,
-            EmbeddingQueue(local_embedder(model, models_dir=settings.models_dir), batch_bytes=CPU_BATCH_BYTES),
+            EmbeddingQueue(choice.embedder, **choice.queue),
             graph_mode=settings.graph_mode,
             lexical=settings.lexical,
             mention_linking=settings.mention_linking,
             pending_documents_max=settings.queue_documents,
         )
         on_error.pop_all()
-    return node, why
-
-
-def _choose_model(settings: Settings, store: Store) -> tuple[str, str]:
-    """The model and the reason: a filled index keeps the one that wrote it unless another is asked for."""
-    if settings.embedding_model:
-        return settings.embedding_model, "asked for by --embedding-model"
-    with store.read() as connection:
-        stored = stamp.stored_model(connection)
-    if stored is not None:
-        return stored, "it wrote the index"
-    return _DEFAULT_MODEL, "the default without CUDA"
+    return node, choice.why
 
 
 def _starting(

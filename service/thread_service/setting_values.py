@@ -47,11 +47,12 @@ def host_name(text: str) -> str:
     return text.strip()
 
 
-def available_embedder(text: str) -> str:
-    word = one_of(("local", "mistral", "openai"))(text)
-    if word != "local":
-        raise ValueError(f"{word} is not available in this version; use local")
-    return word
+def http_url(text: str) -> str:
+    url = text.strip()
+    # Not even quoted: what stands before an @ is a password.
+    if not re.fullmatch(r"https?://[A-Za-z0-9._:%\[\]-]{1,255}(/[A-Za-z0-9._~/%-]{0,1000})?", url):
+        raise ValueError("not an address such as http://127.0.0.1:8000/v1, without a password and a query")
+    return url
 
 
 def header_key(text: str) -> str:

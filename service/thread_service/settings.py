@@ -20,10 +20,10 @@ from typing import Any, Literal, cast
 from thread_service.launch_lines import ALIASES, LaunchLine, notices_about, original_model
 from thread_service.setting_values import (
     absolute_path,
-    available_embedder,
     gigabytes,
     header_key,
     host_name,
+    http_url,
     on_or_off,
     one_of,
     quoted,
@@ -33,6 +33,8 @@ from thread_service.setting_values import (
 VARIABLES = {
     "AMBIENT_STACK_SECRET": "secret of the stack this node is part of: callers must be on this machine and send it as "
     "`X-Ambient-Secret` (HTTP) or `x-ambient-secret` (gRPC metadata); only `/health` is open",
+    "MISTRAL_API_KEY": "key of Mistral's API; `$RAO_HOME/keys/providers.json` goes before it; read at every request",
+    "OPENAI_API_KEY": "the same of OpenAI's API, or of the server that `--embedding-url` names; not every one needs it",
     "RAO_HOME": "home of a stack, an absolute path; without AMBIENT_STACK_SECRET the secret is read from "
     "`$RAO_HOME/secrets/$RAO_APP` (mode 600, 64 hexadecimal digits), and the node does not start without it",
     "RAO_APP": "app of the stack: `ambient`, `craft` or `veil`",
@@ -264,21 +266,31 @@ class Settings:
         default_shown="$RAO_HOME/models/huggingface, else ~/.rao/models/huggingface",
         value_name="DIRECTORY",
     )
-    embedder: Literal["local"] = _setting(
+    embedder: Literal["", "local", "mistral", "openai"] = _setting(
         "--embedder",
-        "local",
-        "what turns text into vectors; this version has local only",
+        "",
+        "what turns text into vectors: a model on this machine, Mistral's API, or any that speaks as OpenAI's does",
         section="Embedding",
-        parse=available_embedder,
         words=("local", "mistral", "openai"),
+        default_shown="what wrote the index; an empty one takes mistral when MISTRAL_API_KEY is set, else local",
     )
     embedding_model: str = _setting(
         "--embedding-model",
         "",
-        "`org/repo`, `org/repo@revision`, a directory or `package:one+two`",
+        "`org/repo`, `org/repo@revision`, a directory or `package:one+two`; the provider's name of a hosted one",
         section="Embedding",
-        default_shown="chosen for the device; on a CPU sentence-transformers/all-MiniLM-L6-v2",
+        default_shown="what wrote the index, else chosen for the device: on a CPU "
+        "sentence-transformers/all-MiniLM-L6-v2; mistral-embed, text-embedding-3-small",
         value_name="MODEL",
+    )
+    embedding_url: str = _setting(
+        "--embedding-url",
+        "",
+        "where a hosted model is asked: `/embeddings` of this address, over HTTP as OpenAI's API",
+        section="Embedding",
+        parse=http_url,
+        default_shown="the one that wrote the index, else the provider's own",
+        value_name="URL",
     )
     device: Literal["auto", "cpu", "cuda"] = _setting(
         "--device", "auto", "where vectors are computed", section="Embedding", words=("auto", "cpu", "cuda")
@@ -323,6 +335,21 @@ class Settings:
         parse=on_or_off,
         words=("on", "off"),
         default_shown="on",
+    )
+    compress: Literal["auto", "always"] = _setting(
+        "--compress",
+        "auto",
+        "which tables of vectors are searched by codes: the large ones, or every one",
+        section="Searching",
+        words=("auto", "always"),
+    )
+    pq_bits: int = _setting(
+        "--pq-bits",
+        8,
+        "at most 2^BITS centroids for each sub-space of a code; the CPU engine uses at most 4 bits",
+        section="Searching",
+        parse=whole_number(1, 16),
+        value_name="BITS",
     )
     log_level: Literal["debug", "info", "warning", "error"] = _setting(
         "--log-level",

@@ -1,279 +1,189 @@
-"""Large tables on a CPU: recall of the compressed scan, and that making the codes disturbs nobody."""
+"""Search by codes: its recall with every kind of filter, with a single list and with inverted lists, and its plans."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import Event, Thread
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from coded_tables import clustered, coded, grow, nearest_of, only, recall, settle
 
-from thread_kernels import Filter, Hits, compression
-from thread_kernels.codes import Codes, Depth
+from thread_kernels import codebook, create_engine, engine_cpu
+from thread_kernels.costs import RowCosts
 from thread_kernels.engine_cpu import CpuTable
 
-WIDTH = 128
-ROWS = 20_000
+WIDTH, ROWS = 64, 4_200
+VECTORS = clustered(ROWS, WIDTH)
+QUERIES = clustered(100, WIDTH, seed=2)
+STRONGEST = np.linalg.eigh(VECTORS.T @ VECTORS)[1][:, -1]
+SIDE = VECTORS @ STRONGEST
+PICKED = np.random.default_rng(3).permutation(ROWS)
+
+FILTERS = {
+    "half": np.arange(0, ROWS, 2),
+    "one side": np.sort(np.argsort(SIDE)[: ROWS // 4]),
+    "one cluster": np.sort(np.argsort(-VECTORS @ VECTORS[7])[: ROWS // 5]),
+    "10 %": np.sort(PICKED[: ROWS // 10]),
+    "1 %": np.sort(PICKED[: ROWS // 100]),
+    "1 % in one cluster": np.sort(np.argsort(-VECTORS @ VECTORS[7])[: ROWS // 100]),
+    "0.1 %": np.sort(PICKED[: ROWS // 1_000]),
+}
 
 
-def clustered(rows: int, width: int = WIDTH, seed: int = 1) -> np.ndarray:
-    """x = normalise(z·B + 0.3·g) with 128 normals z scaled by rank^-0.5: the spectrum of text embeddings."""
-    basis = np.random.default_rng(0).standard_normal((128, width))
-    random = np.random.default_rng(seed)
-    latent = random.standard_normal((rows, 128)) * np.arange(1, 129) ** -0.5
-    vectors = latent @ basis + 0.3 * random.standard_normal((rows, width))
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+@pytest.fixture(scope="module", params=[1, 64], ids=["one list", "64 lists"])
+def table(request: pytest.FixtureRequest) -> Iterator[CpuTable]:
+    """A table that answers by codes whatever it costs."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param > 1:
+            patch.setattr(codebook, "_ROWS_A_LIST", ROWS // request.param)
+        made = coded(VECTORS)
+        assert made.compression.current is not None
+        assert made.compression.current.codes.codebook.lists == request.param
+        yield made
+        made.close()
 
 
-VECTORS = clustered(ROWS)
-QUERIES = clustered(100, seed=2)
-FEW = clustered(4_000, 48)
-FEW_QUERIES = clustered(100, 48, seed=2)
-
-
-@pytest.fixture(scope="module")
-def compressed() -> Iterator[CpuTable]:
-    table = CpuTable(WIDTH, compress_above=ROWS // 2)
-    table.append(VECTORS)
-    assert table.compression.wait(timeout_s=120)
-    yield table
-    table.close()
-
-
-def exact(vectors: np.ndarray, queries: np.ndarray, k: int, rows: np.ndarray) -> list[np.ndarray]:
-    distances = (vectors[rows] ** 2).sum(axis=1) - 2 * queries @ vectors[rows].T
-    return [rows[order] for order in np.argsort(distances, axis=1)[:, :k]]
-
-
-def recall(found: list[Hits], truth: list[np.ndarray]) -> float:
-    return float(np.mean([np.isin(rows, hits.rows).mean() for hits, rows in zip(found, truth, strict=True)]))
-
-
-@pytest.fixture
-def code_scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One entry for every scan of codes."""
-    scans: list[int] = []
-    original = Codes.nearest
-
-    def nearest(codes: Codes, queries: np.ndarray, count: int, mask: np.ndarray | None) -> list[np.ndarray]:
-        scans.append(count)
-        return original(codes, queries, count, mask)
-
-    monkeypatch.setattr(Codes, "nearest", nearest)
-    return scans
+def plans(table: CpuTable) -> tuple[int, int, int]:
+    stats = table.stats()
+    return stats.gathered, stats.scanned, stats.by_code
 
 
 @pytest.mark.parametrize("k", [1, 10, 100, 400])
-def test_recall_without_a_filter(compressed: CpuTable, k: int, code_scans: list[int]) -> None:
-    found = compressed.search(QUERIES, k, [None] * len(QUERIES))
-    assert recall(found, exact(VECTORS, QUERIES, k, np.arange(ROWS))) >= 0.97
-    assert code_scans
+def test_recall_without_a_filter(table: CpuTable, k: int) -> None:
+    gathered, scanned, by_code = plans(table)
+    found = table.search(QUERIES, k, [None] * len(QUERIES))
+    assert recall(found, nearest_of(VECTORS, QUERIES, k)) >= 0.97
+    assert all(len(hits.rows) == k for hits in found)
+    assert plans(table) == (gathered, scanned, by_code + len(QUERIES))
 
 
-@pytest.mark.parametrize("k", [10, 100])
-@pytest.mark.parametrize("passing", ["half", "one side", "one cluster"])
-def test_recall_with_a_filter(compressed: CpuTable, k: int, passing: str, code_scans: list[int]) -> None:
-    basis = np.random.default_rng(0).standard_normal((128, WIDTH))
-    queries = QUERIES[QUERIES @ basis[0] > 0]  # all of them far from the rows of one side
-    rows = {
-        "half": np.arange(0, ROWS, 2),
-        "one side": np.sort(np.argsort(VECTORS @ basis[0])[: ROWS // 4]),
-        "one cluster": np.sort(np.argsort(-VECTORS @ VECTORS[7])[: ROWS // 2]),
-    }[passing]
-    members = compressed.row_set()
-    members.add(rows)
+@pytest.mark.parametrize("k", [1, 10, 100, 400])
+@pytest.mark.parametrize("passing", FILTERS)
+def test_recall_with_a_filter(table: CpuTable, k: int, passing: str) -> None:
+    rows = FILTERS[passing]
+    queries = QUERIES[QUERIES @ STRONGEST > 0] if passing == "one side" else QUERIES  # all of them far from the rows
+    gathered, scanned, by_code = plans(table)
 
-    found = compressed.search(queries, k, [Filter.any_of(members)] * len(queries))
+    found = table.search(queries, k, [only(table, rows)] * len(queries))
 
-    assert recall(found, exact(VECTORS, queries, k, rows)) >= 0.95
+    assert recall(found, nearest_of(VECTORS, queries, k, rows)) >= 0.95
     assert all(np.isin(hits.rows, rows).all() for hits in found)
-    current = compressed.compression.current
-    assert code_scans == [current.filtered_depth.of(k)]
-    assert code_scans[0] >= current.depth.of(k)
+    assert all(len(hits.rows) == min(k, len(rows)) for hits in found)
+    assert plans(table) == (gathered, scanned, by_code + len(queries))
 
 
-def test_a_narrow_filter_is_answered_exactly(compressed: CpuTable, code_scans: list[int]) -> None:
-    rows = np.arange(0, ROWS, 97)
-    members = compressed.row_set()
-    members.add(rows)
-    found = compressed.search(QUERIES, 10, [Filter.any_of(members)] * len(QUERIES))
-    for hits, expected in zip(found, exact(VECTORS, QUERIES, 10, rows), strict=True):
-        np.testing.assert_array_equal(hits.rows, expected)
-    assert not code_scans
+def test_every_row_that_passes_is_found_when_few_enough_pass(table: CpuTable) -> None:
+    rows = FILTERS["1 %"]
+    [hits] = table.search(QUERIES[:1], len(rows), [only(table, rows)])
+    assert sorted(hits.rows.tolist()) == rows.tolist()
 
 
-def test_distances_are_exact_and_ascend(compressed: CpuTable) -> None:
-    for hits, query in zip(compressed.search(QUERIES, 50, [None] * 100), QUERIES, strict=True):
+def test_distances_are_exact_and_ascend(table: CpuTable) -> None:
+    for hits, query in zip(table.search(QUERIES, 50, [None] * len(QUERIES)), QUERIES, strict=True):
         expected = ((VECTORS[hits.rows].astype(np.float64) - query) ** 2).sum(axis=1)
         np.testing.assert_allclose(hits.distances, expected, rtol=1e-6)
         assert (np.diff(hits.distances) >= 0).all()
 
 
-def test_rows_after_the_codes_are_found_and_removed_ones_are_not(code_scans: list[int]) -> None:
-    table = CpuTable(48, compress_above=1_000)
-    table.append(FEW)
-    assert table.compression.wait(timeout_s=120)
-    code_scans.clear()
+@pytest.mark.parametrize("passing", [None, "half", "1 %"])
+def test_candidates_hold_the_best_by_block_distance(table: CpuTable, passing: str | None) -> None:
+    rows = np.arange(ROWS) if passing is None else FILTERS[passing]
+    filter = None if passing is None else only(table, rows)
+    queries = QUERIES[:60]
+    best = [rows[np.argsort(table.rescore(query, rows).distances)[:10]] for query in queries]
+    by_code = table.stats().by_code
 
-    new = table.append(FEW_QUERIES)
-    table.remove([3, new[5]])
+    listed = table.candidates(queries, [10] * 59 + [0], [filter] * 60)
 
-    hits = table.search(np.concatenate([FEW_QUERIES, FEW[2:4]]), 10, [None] * 102)
-    assert code_scans
-    assert [each.rows[0] for each in hits[:5]] == list(new[:5])
-    assert not hits[0].distances[0]
-    assert not any(np.isin(each.rows, [3, new[5]]).any() for each in hits)
-    assert hits[100].rows[0] == 2
+    assert recall(listed[:59], best[:59]) >= 0.97
+    assert not len(listed[59])
+    assert all(len(np.unique(each)) == len(each) and np.isin(each, rows).all() for each in listed)
+    assert table.stats().by_code == by_code + 60
+
+
+@pytest.mark.parametrize("lists", [1, 64])
+def test_recall_after_a_third_of_the_rows_was_removed(lists: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, count = VECTORS[:2_000], 2_000
+    monkeypatch.setattr(codebook, "_ROWS_A_LIST", count // lists)
+    table = coded(vectors)
+    for removed, still_coded in ((380, count), (660, count - 660)):  # more than a fifth are dropped from the codes
+        gone, left = np.split(PICKED[count > PICKED], [removed])
+        table.remove(gone)
+        settle(table)
+
+        assert table.stats().coded_rows == still_coded
+        for rows, filter, target in ((left, None, 0.97), (left[left % 2 == 0], only(table, range(0, count, 2)), 0.95)):
+            for k in (10, 100):
+                found = table.search(QUERIES, k, [filter] * len(QUERIES))
+                assert recall(found, nearest_of(vectors, QUERIES, k, np.sort(rows))) >= target
+                assert not any(np.isin(hits.rows, gone).any() for hits in found)
     table.close()
 
 
-def test_searches_and_appends_go_on_exactly_while_the_codebook_is_trained(
-    monkeypatch: pytest.MonkeyPatch, code_scans: list[int]
-) -> None:
-    started, finish = Event(), Event()
+def test_each_query_has_its_own_k_and_filter_by_code_too(table: CpuTable) -> None:
+    even = only(table, FILTERS["half"])
+    hits = table.search(QUERIES[[0, 1, 0, 1]], [3, 500, 0, 10], [None, even, even, None])
+    assert [len(each.rows) for each in hits] == [3, 500, 0, 10]
+    assert not (hits[1].rows % 2).any()
 
-    def slow(sample: np.ndarray) -> compression.Codebook:
-        started.set()
-        assert finish.wait(60)
-        return original(sample)
 
-    original = compression.plain
-    monkeypatch.setattr(compression, "plain", slow)
-    table = CpuTable(48, compress_above=1_000)
-    table.append(FEW[:3_900])
-    assert started.wait(60)
-
-    assert not table.compression.wait(timeout_s=0)
-    table.append(FEW[3_900:])
-    found = table.search(FEW_QUERIES, 10, [None] * len(FEW_QUERIES))
-    for hits, expected in zip(found, exact(FEW, FEW_QUERIES, 10, np.arange(4_000)), strict=True):
-        np.testing.assert_array_equal(hits.rows, expected)
-    assert not code_scans
-
-    finish.set()
-    assert table.compression.wait(timeout_s=120)
-    code_scans.clear()
-    table.search(FEW_QUERIES[:1], 10, [None])
-    assert code_scans
+def test_the_cheapest_plan_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = VECTORS[:2_000]
+    table = coded(vectors, above=1_000)
     table.close()
+    current = table.compression.current
+    assert current is not None
+    few, half, every = np.arange(0, 2_000, 100), np.arange(0, 2_000, 2), np.arange(2_000)
+
+    def plan(rows: np.ndarray, coded_row: float, gathered_row: float, scanned_row: float) -> str:
+        """Which one is taken for the rows that pass, given what a row costs in each."""
+        monkeypatch.setattr(engine_cpu, "row_costs", lambda width: RowCosts(scanned_row, gathered_row))
+        table.compression.current = replace(current, coded_cost=coded_row, gathered_cost=gathered_row)
+        before = plans(table)
+        found = table.search(QUERIES, 10, [only(table, rows)] * len(QUERIES))
+        [(name, count)] = [
+            (name, now - then)
+            for name, now, then in zip(("gather", "scan", "codes"), plans(table), before, strict=True)
+            if now != then
+        ]
+        assert count == len(QUERIES)
+        assert recall(found, nearest_of(vectors, QUERIES, 10, rows)) >= (0.97 if name == "codes" else 1.0)
+        return name
+
+    assert plan(every, 1e-9, 1e-6, 1e-6) == "codes"
+    assert plan(half, 1e-9, 1e-6, 1e-6) == "codes"
+    assert plan(few, 1e-9, 1e-6, 1e-6) == "gather"
+    assert plan(every, 1e-6, 1e-6, 1e-7) == "scan"
+    assert plan(half, 1e-6, 1e-6, 1e-7) == "scan"
+    assert plan(half, 1e-6, 1e-8, 1e-7) == "gather"
 
 
-def test_a_growing_table_catches_up_calibrates_again_and_trains_again() -> None:
-    table = CpuTable(32, compress_above=1_000)
-    vectors = clustered(12_000, 32)
-
-    def grow(rows: int) -> compression.Compressed:
-        table.append(vectors[table.row_count : rows])
-        assert table.compression.wait(timeout_s=120)
-        assert table.compression.current is not None
-        return table.compression.current
-
-    first = grow(1_500)
-    assert (first.codes.rows, first.trained_rows, first.calibrated_rows) == (1_500, 1_500, 1_500)
-    assert grow(2_000) is first
-    second = grow(7_000)
-    assert second.codes.codebook is first.codes.codebook
-    assert (second.codes.rows, second.trained_rows, second.calibrated_rows) == (7_000, 1_500, 7_000)
-    third = grow(12_000)
-    assert third.codes.codebook is not first.codes.codebook
-    assert (third.codes.rows, third.trained_rows) == (12_000, 12_000)
-
-    queries = clustered(100, 32, seed=2)
-    found = table.search(queries, 10, [None] * 100)
-    assert recall(found, exact(vectors[:12_000], queries, 10, np.arange(12_000))) >= 0.97
+@pytest.mark.parametrize(("width", "rows", "state"), [(31, 4_200, "exact"), (32, 4_096, "exact"), (32, 4_097, "coded")])
+def test_only_a_large_table_of_wide_vectors_is_coded_by_itself(width: int, rows: int, state: str) -> None:
+    table = create_engine("cpu").table(width)
+    assert isinstance(table, CpuTable)
+    grow(table, VECTORS[:rows, :width])
+    stats = table.stats()
+    assert (stats.state, stats.coded_rows) == (state, rows if state == "coded" else 0)
+    assert (stats.rows, stats.vector_bytes) == (rows, rows * width * 4)
     table.close()
 
 
 @pytest.mark.parametrize(
     "vectors",
-    [np.random.default_rng(0).standard_normal((6_000, 64), dtype=np.float32), np.ones((6_000, 64), dtype=np.float32)],
+    [np.random.default_rng(0).standard_normal((2_000, WIDTH), dtype=np.float32), np.ones((2_000, WIDTH), np.float32)],
     ids=["noise", "all equal"],
 )
 def test_vectors_that_codes_cannot_tell_apart_are_still_found(vectors: np.ndarray) -> None:
-    table = CpuTable(64, compress_above=1_000)
-    table.append(vectors)
-    assert table.compression.wait(timeout_s=120)
-    queries = np.random.default_rng(1).standard_normal((100, 64), dtype=np.float32)
+    table = coded(vectors, above=1_000)
+    queries = np.random.default_rng(1).standard_normal((100, WIDTH), dtype=np.float32)
 
     found = table.search(queries, 10, [None] * 100)
 
     if vectors.std():
-        assert recall(found, exact(vectors, queries, 10, np.arange(6_000))) >= 0.97
+        assert recall(found, nearest_of(vectors, queries, 10)) >= 0.97
     else:
-        assert all(hits.rows.tolist() == list(range(10)) for hits in found)
+        expected = ((queries - 1.0) ** 2).sum(axis=1)
+        np.testing.assert_allclose([hits.distances for hits in found], np.repeat(expected[:, None], 10, 1), rtol=1e-5)
     table.close()
-
-
-def test_a_small_or_narrow_or_shrunken_table_is_scanned_exactly(code_scans: list[int]) -> None:
-    small, narrow, shrunken = CpuTable(48), CpuTable(31, 1_000), CpuTable(48, 3_999)
-    small.append(FEW)
-    narrow.append(FEW[:, :31])
-    shrunken.append(FEW)
-    assert shrunken.compression.wait(timeout_s=120)
-    code_scans.clear()
-    shrunken.remove([0])
-    for table in (small, narrow, shrunken):
-        assert table.compression.wait(timeout_s=120)
-        table.search(FEW_QUERIES[:, : table.width], 10, [None] * 100)
-        table.close()
-    assert not code_scans
-
-
-def test_a_failed_training_is_reported_and_searches_stay_exact(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(sample: np.ndarray) -> compression.Codebook:
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(compression, "plain", broken)
-    table = CpuTable(48, compress_above=1_000)
-    table.append(FEW[:2_000])
-
-    with pytest.raises(RuntimeError, match="codes of the table"):
-        table.compression.wait(timeout_s=120)
-    table.append(FEW[2_000:3_000])
-    found = table.search(FEW_QUERIES, 10, [None] * 100)
-
-    for hits, expected in zip(found, exact(FEW, FEW_QUERIES, 10, np.arange(3_000)), strict=True):
-        np.testing.assert_array_equal(hits.rows, expected)
-    assert [record.message for record in caplog.records] == ["no codes for a table of 2000 rows; it is scanned exactly"]
-
-
-def test_closing_ends_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    started, finish = Event(), Event()
-    original = compression.plain
-
-    def slow(sample: np.ndarray) -> compression.Codebook:
-        started.set()
-        assert finish.wait(60)
-        return original(sample)
-
-    monkeypatch.setattr(compression, "plain", slow)
-    table = CpuTable(48, compress_above=1_000)
-    table.append(FEW[:2_000])
-    assert started.wait(60)
-
-    closer = Thread(target=table.close)
-    closer.start()
-    finish.set()
-    closer.join(60)
-
-    assert not closer.is_alive()
-    table.close()
-    table.append(FEW[2_000:])
-    assert table.compression.wait(timeout_s=0)
-    assert len(table.search(FEW_QUERIES[:1], 10, [None])[0].rows) == 10
-
-
-def test_a_depth_grows_with_k_and_ends_where_the_codes_do() -> None:
-    whole = Depth(((10, 40), (100, 250), (1_000, 1_600)))
-    assert [whole.of(k) for k in (0, 1, 10, 100, 1_000, 2_000)] == [40, 40, 40, 250, 1_600, 3_200]
-    assert 40 < whole.of(50) < 250
-    assert Depth(((10, 40),)).of(10) == 40
-    assert Depth(((10, 40),)).of(11) is None
-    assert Depth(()).of(1) is None
-
-
-def test_the_deeper_of_two_depths_answers_what_both_answer() -> None:
-    one, two = Depth(((10, 40), (100, 250), (1_000, 1_600))), Depth(((10, 90), (100, 200)))
-    assert one.or_deeper(two) == two.or_deeper(one) == Depth(((10, 90), (100, 250)))

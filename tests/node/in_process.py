@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -52,6 +53,8 @@ Vector = NDArray[np.float32]
 
 WIDTH = 64
 TIMEOUT = 20
+ENGINE: dict[str, Any] = {"compress": os.environ.get("THREAD_COMPRESS", "auto")}
+"""What the engine is made with: all tests of the node hold for tables that are searched by codes, too."""
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -141,7 +144,7 @@ class WordsEmbedder:
 
 
 class InProcess:
-    """An open node. `options` go to `Node`, `store_options` to `Store`."""
+    """An open node. `options` go to `Node`, `store_options` to `Store`, `engine_options` to the engine."""
 
     def __init__(
         self,
@@ -149,6 +152,7 @@ class InProcess:
         embedder: WordsEmbedder | None = None,
         *,
         store_options: dict[str, Any] | None = None,
+        engine_options: dict[str, Any] | None = None,
         ready: bool = True,
         retry_seconds: Sequence[float] = (0.01,),
         **options: Any,
@@ -156,7 +160,8 @@ class InProcess:
         self.path = path
         self.options = options
         self.embedder = embedder or WordsEmbedder()
-        self.store = Store(DataDirectory.open(path), create_engine("cpu"), **(store_options or {}))
+        engine = create_engine("cpu", **{**ENGINE, **(engine_options or {})})
+        self.store = Store(DataDirectory.open(path), engine, **(store_options or {}))
         self.queue = EmbeddingQueue(self.embedder, retry_seconds=retry_seconds)
         self.node = Node(self.store, self.queue, **options)
         self._runner = asyncio.Runner()

@@ -13,6 +13,7 @@ from snapshot import in_memory, stored
 
 from thread_service.node.operations import Access, DocumentIn
 from thread_service.store import documents
+from thread_service.store.loading import load
 from thread_service.store.resident import Resident
 
 OWNERS = ("ann", "ben")
@@ -174,7 +175,7 @@ def test_what_is_left_is_as_if_only_that_had_been_filed(steps: list[Deposit | Re
             memory = in_memory(node)
             assert memory == in_memory(fresh)
         # A memory built from the store equals the one that followed every write.
-        loaded = Resident(node.store.resident._engine)
+        loaded = Resident(node.store.resident._engine, node.store.segments)
         with node.store.read() as connection:
-            loaded.load(connection, node.store.segments)
+            load(loaded, connection, node.store.segments)
         assert in_memory(node, loaded) == memory

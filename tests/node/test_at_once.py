@@ -16,6 +16,7 @@ from thread_service.node.operations import (
     RemoveRequest,
     SearchRequest,
 )
+from thread_service.store.loading import load
 from thread_service.store.resident import Resident
 
 ROUNDS = 25
@@ -67,9 +68,9 @@ def test_operations_at_once_show_nothing_restricted_and_leave_a_consistent_store
 
     node.run(everything())
     node.settle()
-    loaded = Resident(node.store.resident._engine)
+    loaded = Resident(node.store.resident._engine, node.store.segments)
     with node.store.read() as connection:
-        loaded.load(connection, node.store.segments)
+        load(loaded, connection, node.store.segments)
     assert in_memory(node, loaded) == in_memory(node)
     assert stored(node)["to do"] == [0, 0, 0]
     node.remove("ann")

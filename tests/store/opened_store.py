@@ -11,7 +11,7 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
-from thread_kernels import create_engine
+from thread_kernels import Engine, create_engine
 from thread_service.store import contents, documents, graph, links, registry, vectors
 from thread_service.store.changes import Changes, NewVectors
 from thread_service.store.directory import DataDirectory
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class Opened:
-    def __init__(self, path: Path) -> None:
-        self.store = Store(DataDirectory.open(path), create_engine("cpu"))
+    def __init__(self, path: Path, engine: Engine | None = None, **options: Any) -> None:
+        self.store = Store(DataDirectory.open(path), engine or create_engine("cpu"), **options)
 
     def write(self, work: Callable[[apsw.Connection, Changes], T]) -> T:
         return self.store.write(work).result(10)
@@ -61,7 +61,7 @@ class Opened:
                 locations = self.store.segments.append(rows)
                 self.store.segments.sync()
                 vectors.record(connection, "model", rows.shape[1], keys, locations)
-                changes.vectors.append(NewVectors("model", keys, rows))
+                changes.vectors.append(NewVectors("model", keys, rows, locations))
             graph.contribute(connection, key, said or graph.contribution([], []), changes)
             links.mark(connection, key)
             contents.refresh_readers(connection, content, changes)
@@ -93,8 +93,8 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened_store(path: Path) -> Iterator[Opened]:
-    opened = Opened(path)
+def opened_store(path: Path, engine: Engine | None = None, **options: Any) -> Iterator[Opened]:
+    opened = Opened(path, engine, **options)
     try:
         yield opened
     finally:

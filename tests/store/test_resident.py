@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,21 +12,46 @@ from opened_store import opened_store
 
 from thread_kernels import create_engine
 from thread_service.store import graph
-from thread_service.store.changes import Changes, ContentState, DocumentState, NewVectors
-from thread_service.store.resident import ReaderSets, Resident, ResidentTable
+from thread_service.store.changes import Changes, ContentState, DocumentState, NewVectors, Purpose
+from thread_service.store.files import OsFiles
+from thread_service.store.places import packed
+from thread_service.store.reader_sets import ReaderSets
+from thread_service.store.resident import Resident, ResidentTable
+from thread_service.store.segments import Segments
 
 WIDTH = 16
 
 
 @pytest.fixture
-def resident() -> Resident:
-    return Resident(create_engine("cpu"))
+def segments(tmp_path: Path) -> Iterator[Segments]:
+    found = Segments(tmp_path, OsFiles())
+    found.open({})
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def resident(segments: Segments) -> Resident:
+    return Resident(create_engine("cpu"), segments)
+
+
+@pytest.fixture
+def table(segments: Segments) -> ResidentTable:
+    return ResidentTable(create_engine("cpu"), segments, WIDTH)
 
 
 def rows(*firsts: float) -> np.ndarray:
     found = np.zeros((len(firsts), WIDTH), np.float32)
     found[:, 0] = firsts
     return found
+
+
+def append(table: ResidentTable, segments: Segments, subjects: list[int], vectors: np.ndarray) -> None:
+    table.append(subjects, vectors, packed(segments.append(vectors)))
+
+
+def new(segments: Segments, purpose: Purpose, subjects: list[int], vectors: np.ndarray) -> NewVectors:
+    return NewVectors(purpose, subjects, vectors, segments.append(vectors))
 
 
 def seen(table: ResidentTable, *tokens: str, media: str | None = None) -> list[int]:
@@ -35,16 +61,22 @@ def seen(table: ResidentTable, *tokens: str, media: str | None = None) -> list[i
 
 def test_readers_change_by_what_differs() -> None:
     sets = ReaderSets()
-    assert sets.change([1, 2], "a o1") == ({}, {"a": [1, 2], "o1": [1, 2]})
-    assert sets.change([2, 3], "o1 o2") == ({"a": [2]}, {"o2": [2, 3], "o1": [3]})
-    assert sets.change([1, 2, 3], "o1 o2") == ({"a": [1]}, {"o2": [1]})
-    assert sets.change([1], "") == ({"o1": [1], "o2": [1]}, {})
-    assert sets.change([1], "") == ({}, {})
+
+    def change(members: list[int], stored: str) -> list[dict[str, list[int]]]:
+        return [
+            {token: sorted(found.tolist()) for token, found in part.items()} for part in sets.change(members, stored)
+        ]
+
+    assert change([1, 2], "a o1") == [{}, {"a": [1, 2], "o1": [1, 2]}]
+    assert change([2, 3], "o1 o2") == [{"a": [2]}, {"o2": [2, 3], "o1": [3]}]
+    assert change([1, 2, 3], "o1 o2") == [{"a": [1]}, {"o2": [1]}]
+    assert change([1], "") == [{"o1": [1], "o2": [1]}, {}]
+    assert change([1], "") == [{}, {}]
+    assert change([], "o1") == [{}, {}]
 
 
-def test_new_rows_are_read_by_nobody_until_their_readers_are_known() -> None:
-    table = ResidentTable(create_engine("cpu").table(WIDTH))
-    table.append([7, 9], rows(1, 2))
+def test_new_rows_are_read_by_nobody_until_their_readers_are_known(table: ResidentTable, segments: Segments) -> None:
+    append(table, segments, [7, 9], rows(1, 2))
     assert seen(table, "o1", "a") == []
     table.set_readers([7, 8], "mtext o1")
     table.set_readers([9], "a mcode o2")
@@ -54,11 +86,10 @@ def test_new_rows_are_read_by_nobody_until_their_readers_are_known() -> None:
     assert table.having(table.rows_of([7, 9]), "mcode").tolist() == [1]
 
 
-def test_a_subject_that_gets_another_row_is_found_by_that_one_only() -> None:
-    table = ResidentTable(create_engine("cpu").table(WIDTH))
-    table.append([7], rows(1))
+def test_a_subject_that_gets_another_row_is_found_by_that_one_only(table: ResidentTable, segments: Segments) -> None:
+    append(table, segments, [7], rows(1))
     table.set_readers([7], "o1")
-    table.append([7], rows(5))
+    append(table, segments, [7], rows(5))
     assert seen(table, "o1") == []
     table.set_readers([7], "o1")
     [hits] = table.table.search(rows(5), 10, [table.filter(["o1"])])
@@ -79,15 +110,17 @@ def test_documents_are_counted_and_found_by_their_readers(resident: Resident) ->
     assert (list(resident.documents(["o1", "o2"])), resident.document_count) == ([], 0)
 
 
-def test_one_write_brings_vectors_and_readers_and_a_later_one_takes_them(resident: Resident) -> None:
+def test_one_write_brings_vectors_and_readers_and_a_later_one_takes_them(
+    resident: Resident, segments: Segments
+) -> None:
     resident.publish(
         Changes(
             contents={5: ContentState("mtext o1", 20, 2)},
-            vectors=[NewVectors("model", [20], rows(1)), NewVectors("caller", [21], rows(2))],
+            vectors=[new(segments, "model", [20], rows(1)), new(segments, "caller", [21], rows(2))],
             relationships={3: "o1"},
         )
     )
-    resident.publish(Changes(vectors=[NewVectors("relationship", [3], rows(1))], relationships={3: "a o1"}))
+    resident.publish(Changes(vectors=[new(segments, "relationship", [3], rows(1))], relationships={3: "a o1"}))
     model, caller = resident.partition_tables(WIDTH, ("model", "caller"))
     edges = resident.table("relationship", WIDTH)
     assert edges is not None
@@ -100,8 +133,8 @@ def test_one_write_brings_vectors_and_readers_and_a_later_one_takes_them(residen
     assert list(resident.partitions_of_content(-1)) == []
 
 
-def test_clearing_leaves_an_empty_memory(resident: Resident) -> None:
-    resident.publish(Changes(documents={1: DocumentState("o1", 1)}, vectors=[NewVectors("model", [1], rows(1))]))
+def test_clearing_leaves_an_empty_memory(resident: Resident, segments: Segments) -> None:
+    resident.publish(Changes(documents={1: DocumentState("o1", 1)}, vectors=[new(segments, "model", [1], rows(1))]))
     resident.publish(Changes(cleared=True))
     assert (resident.tables, resident.document_count, list(resident.documents(["o1"]))) == ({}, 0, [])
 

@@ -192,6 +192,35 @@ def test_a_sealed_segment_takes_no_more_and_a_removed_one_is_gone(tmp_path: Path
     segments.close()
 
 
+def test_trimming_gives_unused_space_back_and_appending_goes_on(tmp_path: Path) -> None:
+    segments = opened(tmp_path)
+    wanted = rows(5)
+    kept = segments.append(wanted[:2])
+    committed = segments.states()
+    lost = rows(1)
+    segments.append(lost)
+    segments.rollback(committed)
+    assert lost.tobytes() in (tmp_path / "000001.f32").read_bytes()
+    segments.trim()
+    assert (tmp_path / "000001.f32").read_bytes() == wanted[:2].tobytes()
+    kept += segments.append(wanted[2:])
+    segments.sync()
+    assert [(x.segment, x.slot) for x in kept] == [(1, slot) for slot in range(5)]
+    assert np.array_equal(segments.read_checked(kept), wanted)
+    segments.close()
+
+
+def test_a_sealed_segment_is_not_opened_again_by_a_rollback(tmp_path: Path) -> None:
+    segments = opened(tmp_path)
+    segments.append(rows(3))
+    segments.seal(1)
+    segments.append(rows(2))
+    segments.rollback({1: SegmentState(4, 2), 2: SegmentState(4, 1)})  # a row of each was never committed
+    assert segments.states() == {1: SegmentState(4, 2), 2: SegmentState(4, 1)}
+    assert [(x.segment, x.slot) for x in segments.append(rows(1))] == [(2, 1)]
+    segments.close()
+
+
 def test_slots_outside_the_segment_are_an_error(tmp_path: Path) -> None:
     segments = opened(tmp_path)
     segments.append(rows(2))

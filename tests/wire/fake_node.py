@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from prometheus_client.metrics_core import Metric
+
 from thread_service.node import operations
 
 NODE_ID = "1B4E28BA-2FA1-11D2-883F-0016D3CCA427"
@@ -22,6 +24,7 @@ class FakeNode:
         self.contents = operations.DocumentsAnswer(())
         self.exported = operations.ExportAnswer(())
         self.counted = operations.Stats(0, 0, 0, 0)
+        self.measured: list[Metric] = []
         self.applies = True
         self.fails_with: BaseException | None = None
 
@@ -61,6 +64,9 @@ class FakeNode:
 
     async def clear(self) -> operations.Cleared:
         return self._answer("clear", operations.Cleared(documents=3, entities=5))
+
+    async def metrics(self) -> list[Metric]:
+        return self._answer("metrics", self.measured)
 
     def _answer(self, request: Any, answer: Any) -> Any:
         self.asked.append(request)

@@ -1,10 +1,11 @@
-"""One thread owns the embedding model: it loads it, then embeds whatever waits, queries first.
+"""The threads that own the embedding model: one loads it, then they embed whatever waits, queries first.
 
     submit → TextQueue → owner thread: take a batch → embedder.embed → the futures of all jobs in it
 
-A big job is embedded batch by batch, so a query waits for one batch at most. Batches are what gathered while the last
-one ran. A caller who cancelled is skipped. If a batch of several jobs fails, its texts are tried one by one, so that
-the text at fault fails its own job only.
+A big job is embedded batch by batch, so a query waits for one batch at most; where there are several threads, as in
+front of a hosted model, one is kept free of documents and a query waits for none. Batches are what gathered while the
+last one ran. A caller who cancelled is skipped. If a batch of several jobs fails, its texts are tried one by one, so
+that the text at fault fails its own job only.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class QueueStats:
 class EmbeddingQueue:
     """Queue, batches and query cache in front of one embedder, whose `load`, `embed` and `close` it alone calls.
 
-    `max_waiting_texts` bounds each role. `batch_texts` and `batch_bytes` bound one call to the embedder, and so how
-    long a query may wait behind documents. `retry_seconds` are the pauses between attempts to load, the last repeated.
+    `slots`: calls of `embed` at the same time; of several, one is for queries only. `max_waiting_texts` bounds each
+    role. `batch_texts` and `batch_bytes` bound one call to the embedder, and so how long a query may wait behind
+    documents. `retry_seconds` are the pauses between attempts to load, the last repeated.
     """
 
     def __init__(
@@ -63,13 +65,19 @@ class EmbeddingQueue:
         max_waiting_texts: int = 8192,
         batch_texts: int = 32,
         batch_bytes: int = 16_384,
+        slots: int = 1,
         retry_seconds: Sequence[float] = (5, 10, 20, 40, 60),
     ) -> None:
         self._embedder = embedder
         self._retry_seconds = retry_seconds
         self._queue = TextQueue(max_waiting=max_waiting_texts, batch_texts=batch_texts, batch_bytes=batch_bytes)
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="embedding", daemon=True)
+        self._threads = [
+            threading.Thread(target=work, name="embedding", daemon=True)
+            for work in (self._load_and_run, *[self._run] * (slots - 1))
+        ]
+        self._document_slots = max(1, slots - 1)
+        self._document_batches = 0
         self._closing = False
         self._next_attempt = 0.0
         self._cache: OrderedDict[tuple[str, bytes], NDArray[np.float32]] = OrderedDict()
@@ -77,8 +85,8 @@ class EmbeddingQueue:
         self._wait_seconds = 0.0
 
     def start(self) -> None:
-        """Begin to load the model on the owner thread, and to embed once it is there."""
-        self._thread.start()
+        """Begin to load the model on an owner thread, and to embed once it is there."""
+        self._threads[0].start()
 
     def close(self) -> None:
         """Fail whoever waits, stop a download or a pause between attempts at once, and give up the model."""
@@ -88,8 +96,10 @@ class EmbeddingQueue:
             self._changed.notify_all()
         _fail(jobs, _closed())
         self._embedder.close()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_TIMEOUT_SECONDS)
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_SECONDS
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def submit(self, texts: Sequence[str], role: Role) -> Future[NDArray[np.float32]]:
         """[n, width] unit vectors, in the order of `texts`. Never blocks on the model.
@@ -102,7 +112,7 @@ class EmbeddingQueue:
             if self._closing:
                 raise _closed()
             job = self._queue.add(texts, role)
-            self._changed.notify()
+            self._changed.notify_all()
         if not texts:
             width = self._embedder.stamp.width if self._embedder.stamp else 0
             job.future.set_result(np.zeros((0, width), np.float32))
@@ -163,16 +173,27 @@ class EmbeddingQueue:
         after = _RETRY_AFTER_SECONDS.get(status.phase) or max(1, math.ceil(pause))
         raise NotReady(str(status), retry_after_seconds=after)
 
-    def _run(self) -> None:
+    def _load_and_run(self) -> None:
         try:
             if self._load():
-                while batch := self._next_batch():
-                    self._embed(batch)
+                with self._changed:
+                    for thread in self._threads[1:] if not self._closing else ():
+                        thread.start()
+        finally:
+            # Also after a fault: nobody may be left waiting.
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            while batch := self._next_batch():
+                self._embed(batch)
+                self._leave_slot(batch)
         finally:
             # Also when this thread dies of a fault of its own: nobody may wait for it, and nobody new may begin to.
             with self._changed:
                 self._closing = True
                 jobs = self._queue.drain()
+                self._changed.notify_all()
             _fail(jobs, _closed())
 
     def _load(self) -> bool:
@@ -197,12 +218,19 @@ class EmbeddingQueue:
         """Waits for work; empty once the queue is closed."""
         with self._changed:
             while not self._closing:
-                if batch := self._queue.take():
+                has_room = self._document_batches < self._document_slots
+                if batch := self._queue.take(("query", "document") if has_room else ("query",)):
+                    self._document_batches += batch[0].role == "document"
                     now = time.monotonic()
                     self._wait_seconds += sum(now - entry.since for entry in batch)
                     return batch
                 self._changed.wait()
             return []
+
+    def _leave_slot(self, batch: Sequence[Entry]) -> None:
+        with self._changed:
+            self._document_batches -= batch[0].role == "document"
+            self._changed.notify_all()
 
     def _embed(self, batch: Sequence[Entry]) -> None:
         texts = [entry.text for entry in batch]

@@ -33,19 +33,21 @@ class Job:
         self.missing = 0
         self.cut_rows: set[int] = set()
         self._rows: NDArray[np.float32] | None = None
+        self._adding = threading.Lock()
         self._answered = threading.Lock()
 
     def add(self, row: int, weight: float, vector: NDArray[np.float32]) -> None:
-        """Owner thread only: take in one piece's vector, and resolve the future with the last one."""
-        if self._rows is None:
-            self._rows = np.zeros((self.texts, len(vector)), np.float32)
-        self._rows[row] += vector * np.float32(weight)
-        self.missing -= 1
-        if self.missing:
-            return
-        for cut in self.cut_rows:
-            length = np.linalg.norm(self._rows[cut])
-            self._rows[cut] = self._rows[cut] / length if length > 0 else len(vector) ** -0.5
+        """Take in one piece's vector, and resolve the future with the last one. From any thread."""
+        with self._adding:
+            if self._rows is None:
+                self._rows = np.zeros((self.texts, len(vector)), np.float32)
+            self._rows[row] += vector * np.float32(weight)
+            self.missing -= 1
+            if self.missing:
+                return
+            for cut in self.cut_rows:
+                length = np.linalg.norm(self._rows[cut])
+                self._rows[cut] = self._rows[cut] / length if length > 0 else len(vector) ** -0.5
         if self._claim():
             self.future.set_result(self._rows)
 
@@ -54,7 +56,7 @@ class Job:
             self.future.set_exception(error)
 
     def _claim(self) -> bool:
-        """Whether to answer the future: once, though the owner thread and `close` may both want to."""
+        """Whether to answer the future: once, though several threads may want to."""
         return self._answered.acquire(blocking=False) and self.future.set_running_or_notify_cancel()
 
 
@@ -110,9 +112,11 @@ class TextQueue:
                 entry.waiters.append((job, row, len(piece) / len(texts[row]) if len(text) > 1 else 1.0))
         return job
 
-    def take(self) -> list[Entry]:
-        """The next batch, all of one role, or nothing. Its entries stay open to equal texts until `finish`."""
-        for queue in self._waiting.values():
+    def take(self, roles: Sequence[Role] = ("query", "document")) -> list[Entry]:
+        """The next batch, all of one role, or nothing; earlier `roles` come first. Its entries stay open to equal
+        texts until `finish`.
+        """
+        for queue in (self._waiting[role] for role in roles):
             batch: list[Entry] = []
             size = 0
             while queue:

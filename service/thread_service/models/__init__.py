@@ -1,1 +1,1 @@
-"""Embedding models: one interface (`embedder`), and the model that runs on this machine's CPU (`local`)."""
+"""Embedding models: one interface (`embedder`), models on this machine's CPU (`local`), and hosted ones (`hosted`)."""

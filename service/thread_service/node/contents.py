@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -27,6 +28,8 @@ from thread_service.store.store import Store
 from thread_service.text.ids import partition_id
 
 T = TypeVar("T")
+
+SNAPSHOTS_MAX = 10
 
 
 class Contents:
@@ -153,8 +156,11 @@ def _message_bytes(document: DocumentContent) -> int:
 
 
 def _on_a_newer_snapshot(read: Callable[[], T]) -> T:
-    """A snapshot may point into segments that were deleted since it was taken (KeyError); a newer one does not."""
-    try:
-        return read()
-    except KeyError:
-        return read()
+    """A snapshot may point into segments that were deleted since it was taken (KeyError); a newer one does not.
+
+    Compaction may delete the next one while that is read.
+    """
+    for _ in range(SNAPSHOTS_MAX - 1):
+        with contextlib.suppress(KeyError):
+            return read()
+    return read()

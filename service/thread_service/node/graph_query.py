@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.batching.scan import Caller, Scan, ScanQueue
 from thread_service.node.operations import (
     GraphAnswer,
     GraphDocument,
@@ -32,17 +33,19 @@ Vector = NDArray[np.float32]
 
 
 class GraphQueries:
-    def __init__(self, store: Store, embedding: EmbeddingQueue, work: Work) -> None:
+    def __init__(self, store: Store, embedding: EmbeddingQueue, scans: ScanQueue, work: Work) -> None:
         self._store = store
         self._embedding = embedding
+        self._scans = scans
         self._work = work
 
     async def graph(self, request: GraphRequest) -> GraphAnswer:
-        """Errors: NotReady (a free-text query while the model is loading)."""
+        """Errors: NotReady (a free-text query while the model is loading), Busy."""
         vector = await self._embedding.query_vector(request.query) if request.query.strip() else None
-        return await self._work.run(lambda: self._answer(request, vector))
+        with Caller() as caller:
+            return await self._work.run(lambda: self._answer(request, vector, caller))
 
-    def _answer(self, request: GraphRequest, vector: Vector | None) -> GraphAnswer:
+    def _answer(self, request: GraphRequest, vector: Vector | None, caller: Caller) -> GraphAnswer:
         limit = min(request.limit if request.limit > 0 else LIMIT_DEFAULT, LIMIT_MAX)
         hops = min(max(request.hops, 0), HOPS_MAX)
         kinds = None if request.kinds is None else frozenset(normalise_kind(kind) for kind in request.kinds)
@@ -56,7 +59,7 @@ class GraphQueries:
                 scores: dict[int, float] = {}
             else:
                 entities, edges, scores = self._around(
-                    connection, links, request, vector, owner_key, kinds, hops, limit
+                    connection, links, request, vector, owner_key, kinds, hops, limit, caller
                 )
             return _compose(connection, request, owner_key, entities, edges, scores)
 
@@ -70,6 +73,7 @@ class GraphQueries:
         kinds: frozenset[str] | None,
         hops: int,
         limit: int,
+        caller: Caller,
     ) -> tuple[list[int], set[int], dict[int, float]]:
         """Seeds by name, by the names and the meaning of the question, and what lies up to `hops` edges from them."""
         named = neighbourhood.named_like(connection, request.entity, owner_key, kinds, limit)
@@ -79,7 +83,7 @@ class GraphQueries:
             asked = {key: asked[key] for key in neighbourhood.of_kinds(connection, asked, kinds)}
         for key, weight in sorted(asked.items(), key=lambda item: (-item[1], item[0]))[:limit]:
             scores[key] = max(scores.get(key, 0.0), weight)
-        matched = self._matched_edges(connection, vector, owner_key, limit)
+        matched = self._matched_edges(connection, vector, owner_key, limit, caller)
         ends = lookup.edges(connection, matched)
         for key, score in matched.items():
             for end in (ends[key].subject_key, ends[key].object_key):
@@ -90,7 +94,7 @@ class GraphQueries:
         return ordered, crossed | set(matched), scores
 
     def _matched_edges(
-        self, connection: apsw.Connection, vector: Vector | None, owner_key: int | None, limit: int
+        self, connection: apsw.Connection, vector: Vector | None, owner_key: int | None, limit: int, caller: Caller
     ) -> dict[int, float]:
         """The readable relationships nearest to the query: key → cosine."""
         running = self._embedding.embedder.stamp
@@ -101,7 +105,7 @@ class GraphQueries:
             return {}
         with self._store.resident.lock:
             chosen = resident.filter(scope.readable(owner_key))
-        hits = resident.table.search(vector[None], limit, [chosen])[0]
+        _, [hits] = self._scans.run(searches=[Scan(resident.table, vector, limit, chosen)], caller=caller)
         cosines = resident.table.rescore(vector, hits.rows).cosines
         found = dict(zip(resident.subjects_of(hits.rows).tolist(), cosines.tolist(), strict=True))
         known = lookup.edges(connection, found)

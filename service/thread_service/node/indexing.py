@@ -296,9 +296,10 @@ class Indexer:
             if purpose == "model":
                 self._ensure_stamp(connection)
             keys = [content.partitions[index].partition_key for index in indices]
-            vectors.record(connection, purpose, width, keys, [located[index] for index in indices])
+            locations = [located[index] for index in indices]
+            vectors.record(connection, purpose, width, keys, locations)
             rows = np.stack([_row(content.vectors[index]) for index in indices])
-            changes.vectors.append(NewVectors(purpose, keys, rows))
+            changes.vectors.append(NewVectors(purpose, keys, rows, locations))
 
     def _ensure_stamp(self, connection: apsw.Connection) -> None:
         running = self._embedding.embedder.stamp
@@ -368,8 +369,9 @@ class Indexer:
             if not indices:
                 continue
             keys = [batch[index].subject_key for index in indices]
-            vectors.record(connection, batch[indices[0]].purpose, rows.shape[1], keys, [locations[i] for i in indices])
-            changes.vectors.append(NewVectors(batch[indices[0]].purpose, keys, rows[indices]))
+            where = [locations[index] for index in indices]
+            vectors.record(connection, batch[indices[0]].purpose, rows.shape[1], keys, where)
+            changes.vectors.append(NewVectors(batch[indices[0]].purpose, keys, rows[indices], where))
             readers.update(
                 sql.rows(
                     connection,

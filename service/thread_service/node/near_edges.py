@@ -1,20 +1,30 @@
-"""The relationships near a query: what its meaning says about the graph, beside what its words say."""
+"""The relationships near a query: what its meaning says about the graph, beside what its words say.
+
+`edge_scans` says what to ask the tables of edges, `near_edges` what the answers mean; whoever asks can ask for more in
+the same batch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import apsw
 import numpy as np
 from numpy.typing import NDArray
 
+from thread_kernels import Hits
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.batching.scan import Scan
 from thread_service.search.evidence import NEAREST_EDGES, PREDICATE_WEIGHT
 from thread_service.store import lookup, scope, stamp
 from thread_service.store.pending import EdgePurpose
+from thread_service.store.resident import ResidentTable
 from thread_service.store.store import Store
 
 Vector = NDArray[np.float32]
+
+_PURPOSES: tuple[EdgePurpose, ...] = ("relationship", "predicate")
 
 
 class NearEdge(NamedTuple):
@@ -22,10 +32,18 @@ class NearEdge(NamedTuple):
     cosine: float
 
 
-def near_edges(
+class EdgeScan(NamedTuple):
+    """What to search for in one table of edges."""
+
+    purpose: EdgePurpose
+    resident: ResidentTable
+    scan: Scan
+
+
+def edge_scans(
     store: Store, embedding: EmbeddingQueue, connection: apsw.Connection, owner_key: int | None, vector: Vector
-) -> list[NearEdge]:
-    """The nearest readable relationships, nearest first; a predicate's cosine counts 0.8 for its relationships.
+) -> list[EdgeScan]:
+    """The searches for the edges nearest to a query that the caller may read.
 
     Empty when the vector (float32 [width]) is not of the running model, or another model wrote the index.
     """
@@ -37,9 +55,24 @@ def near_edges(
         return []
     # The model's vectors have unit length; with a query of unit length the distance of a hit gives its cosine.
     vector = vector / np.float32(norm)
-    best = dict(_nearest(store, "relationship", owner_key, vector))
+    scans: list[EdgeScan] = []
+    for purpose in _PURPOSES:
+        resident = store.resident.table(purpose, len(vector))
+        if resident is not None:
+            with store.resident.lock:
+                chosen = resident.filter(scope.readable(owner_key))
+            scans.append(EdgeScan(purpose, resident, Scan(resident.table, vector, NEAREST_EDGES, chosen)))
+    return scans
+
+
+def near_edges(
+    connection: apsw.Connection, owner_key: int | None, asked: Sequence[EdgeScan], answers: Sequence[Hits]
+) -> list[NearEdge]:
+    """The nearest readable relationships, nearest first; a predicate's cosine counts 0.8 for its relationships."""
+    found = {edge.purpose: _cosines(edge.resident, hits) for edge, hits in zip(asked, answers, strict=True)}
+    best = dict(found.get("relationship", ()))
     floor = min(best.values(), default=0.0) if len(best) >= NEAREST_EDGES else 0.0
-    for predicate_key, cosine in _nearest(store, "predicate", owner_key, vector):
+    for predicate_key, cosine in found.get("predicate", ()):
         value = PREDICATE_WEIGHT * cosine
         if value > floor:
             for key in lookup.edges_of_predicate(connection, predicate_key, owner_key, NEAREST_EDGES):
@@ -49,13 +82,7 @@ def near_edges(
     return [NearEdge(ends[key], cosine) for key, cosine in ranked if key in ends and cosine > 0]
 
 
-def _nearest(store: Store, purpose: EdgePurpose, owner_key: int | None, vector: Vector) -> list[tuple[int, float]]:
-    """(key, cosine) of the nearest that the caller may read, for a query of unit length."""
-    resident = store.resident.table(purpose, len(vector))
-    if resident is None:
-        return []
-    with store.resident.lock:
-        chosen = resident.filter(scope.readable(owner_key))
-    hits = resident.table.search(vector[None], NEAREST_EDGES, [chosen])[0]
+def _cosines(resident: ResidentTable, hits: Hits) -> list[tuple[int, float]]:
+    """(key, cosine) of what was found for a query of unit length, nearest first."""
     cosines = 1.0 - hits.distances.astype(np.float64) / 2.0
     return list(zip(resident.subjects_of(hits.rows).tolist(), cosines.tolist(), strict=True))

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
+from prometheus_client.metrics_core import Metric
+
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.batching.scan import ScanQueue
+from thread_service.node import metrics
 from thread_service.node.contents import Contents
 from thread_service.node.filing import Filing
 from thread_service.node.graph_query import GraphQueries
@@ -33,6 +40,7 @@ from thread_service.node.search import Searching
 from thread_service.node.updates import Updates
 from thread_service.node.work import Work
 from thread_service.store import stamp
+from thread_service.store.compaction import Compacted, Progress
 from thread_service.store.store import Store
 
 
@@ -51,11 +59,12 @@ class Node:
     ) -> None:
         self._store = store
         self._embedding = embedding
+        self._scans = ScanQueue()
         self._work = Work()
         self._indexer = Indexer(store, embedding, mention_linking=mention_linking)
         self._filing = Filing(store, embedding, self._indexer, self._work, pending_documents_max=pending_documents_max)
-        self._searching = Searching(store, embedding, self._work, graph_mode=graph_mode, lexical=lexical)
-        self._graph = GraphQueries(store, embedding, self._work)
+        self._searching = Searching(store, embedding, self._scans, self._work, graph_mode=graph_mode, lexical=lexical)
+        self._graph = GraphQueries(store, embedding, self._scans, self._work)
         self._library = Library(store, self._work)
         self._contents = Contents(store, self._work)
         self._updates = Updates(store, self._work)
@@ -70,6 +79,11 @@ class Node:
     @property
     def node_id(self) -> str:
         return self._store.node_id
+
+    @property
+    def directory(self) -> Path:
+        """Where it keeps everything."""
+        return self._store.path
 
     async def file(self, request: FileRequest) -> Filed:
         return await self._filing.file(request)
@@ -110,6 +124,14 @@ class Node:
     async def clear(self) -> Cleared:
         return await self._library.clear()
 
+    async def compact(self, progress: Progress) -> Compacted:
+        """Let go of everything that was removed; `progress` is called from another thread."""
+        return await self._work.run(lambda: self._store.compact(progress))
+
+    async def metrics(self) -> Sequence[Metric]:
+        """What its tables and queues show now, as declared in `observe`."""
+        return await self._work.run(lambda: metrics.read(self._store, self._embedding, self._scans))
+
     def embedder_health(self) -> EmbedderHealth:
         embedder = self._embedding.embedder
         running, status = embedder.stamp, embedder.status
@@ -130,15 +152,18 @@ class Node:
         )
 
     def stop(self) -> None:
-        """Before the front ends stop: index no more, and answer whoever waits for that. Deposits are still taken."""
+        """Before the front ends stop: index and compact no more, and answer whoever waits for that. Deposits are still
+        taken."""
         self._indexer.stop()
+        self._store.stop_compacting()
 
     def close(self) -> None:
         """Finish every write, then give everything up; indexing goes on at the next start. Blocking."""
         self.ready = False
-        self._indexer.stop()
+        self.stop()
         # Before the join: a long text in the round in hand may need minutes of the model yet.
         self._embedding.close()
         self._indexer.join()
+        self._scans.close()
         self._work.close()
         self._store.close()

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.batching.scan import Caller, Scan, ScanQueue
 from thread_service.errors import InvalidRequest
-from thread_service.node.near_edges import NearEdge, near_edges
+from thread_service.node.near_edges import EdgeScan, NearEdge, edge_scans, near_edges
 from thread_service.node.operations import (
     COMPONENT_MAX,
     TOP_K_DEFAULT,
@@ -93,17 +94,25 @@ class _Found:
 
 class Searching:
     def __init__(
-        self, store: Store, embedding: EmbeddingQueue, work: Work, *, graph_mode: GraphMode, lexical: bool
+        self,
+        store: Store,
+        embedding: EmbeddingQueue,
+        scans: ScanQueue,
+        work: Work,
+        *,
+        graph_mode: GraphMode,
+        lexical: bool,
     ) -> None:
         self._store = store
         self._embedding = embedding
+        self._scans = scans
         self._work = work
         self._graph_mode = graph_mode
         self._lexical = lexical
         self._words = WordIndex()
 
     async def search(self, request: SearchRequest) -> SearchAnswer:
-        """Errors: InvalidRequest (no query, or a vector that is no vector), NotReady (the model is needed)."""
+        """Errors: InvalidRequest (no query, or a vector that is no vector), NotReady (the model is needed), Busy."""
         started = time.perf_counter()
         if request.query_embedding is None and not request.query.strip():
             raise InvalidRequest.field("query", "is blank; say what to search for.")
@@ -118,7 +127,8 @@ class Searching:
             # Also when there is no vector: a failure of the preparation must be awaited by someone.
             prepared = await preparing
         embedded = time.perf_counter()
-        answer = await self._work.run(lambda: self._rank(request, prepared, vector))
+        with Caller() as caller:
+            answer = await self._work.run(lambda: self._rank(request, prepared, vector, caller))
         log.debug(
             "search: total %.1f ms, vector and words %.1f ms, %d passages",
             (time.perf_counter() - started) * 1e3,
@@ -156,7 +166,7 @@ class Searching:
 
     # ------------------------------------------------------------------------------------------ with the vector
 
-    def _rank(self, request: SearchRequest, prepared: _Prepared, vector: Vector) -> SearchAnswer:
+    def _rank(self, request: SearchRequest, prepared: _Prepared, vector: Vector, caller: Caller) -> SearchAnswer:
         top_k = min(request.top_k if request.top_k > 0 else TOP_K_DEFAULT, TOP_K_MAX)
         resident = self._store.resident
         version = resident.graph.version()
@@ -164,29 +174,33 @@ class Searching:
             links = resident.graph.at(connection, version)
             eligible = resident.documents(prepared.candidates)
             tables = self._tables(connection, len(vector))
-            survivors = self._survivors(tables, vector, prepared.candidates, request.media_type, top_k)
-            rows = self._rescore(tables, vector, survivors)
+            edges: list[EdgeScan] = []
+            if self._uses_graph(request):
+                edges = edge_scans(self._store, self._embedding, connection, prepared.owner_key, vector)
+            scans = self._survivor_scans(tables, vector, prepared.candidates, request.media_type, top_k)
+            survivors, hits = self._scans.run(candidates=scans, searches=[edge.scan for edge in edges], caller=caller)
+            rows = self._rescore(tables, vector, _subjects(tables, survivors))
             found = _Found(graph_evidence.gather({}, {}, eligible, 0), (), ())
             if self._uses_graph(request):
-                near = near_edges(self._store, self._embedding, connection, prepared.owner_key, vector)
+                near = near_edges(connection, prepared.owner_key, edges, hits)
                 found = self._evidence(connection, links, request, prepared, near, rows, eligible)
             wanted = [key for key in lookup.documents_linked(connection, prepared.wanted) if key in eligible]
             joining = self._joining(tables, request, prepared, found, wanted)
-            rows = _join(rows, self._rescore(tables, vector, np.setdiff1d(joining, rows.partitions)))
+            rows = _join(rows, self._rescore(tables, vector, _but(joining, rows.partitions)))
             words = _word_shares(rows.partitions, prepared.words)
             plain = ranking.with_words(rows.distances, rows.cosines, words)
             shares = graph_evidence.by_content(
                 found.evidence, resident.contents_of_documents(found.evidence.documents), rows.contents
             )
             distances = ranking.with_evidence(plain, shares)
-            preferred = np.isin(rows.contents, resident.contents_of_documents(np.array(wanted, dtype=np.int64)))
+            preferred = np.isin(rows.contents, resident.contents_of_documents(wanted)) if wanted else None
             positions = ranking.order(distances, rows.partitions, preferred)
             showing = Showing(connection, links, prepared.owner_key, eligible, found.evidence.strengths)
             shown = showing.show(_in_order(rows, distances, positions, top_k), top_k)
             direct = set(rows.contents[np.argsort(plain, kind="stable")[:top_k]].tolist())
             expanded = {row.content_key for row in shown.rows} - direct
             keys = shown.entity_keys() | found.entity_keys()
-            names = lookup.entity_names(connection, keys, prepared.owner_key)
+            names = links.names(keys, prepared.owner_key)
             trace = _trace(connection, prepared.owner_key, found, names, len(expanded))
         return SearchAnswer(shown.named(names), trace)
 
@@ -196,22 +210,17 @@ class Searching:
         matches = running is None or stamp.state(connection, running) == "matches"
         return self._store.resident.partition_tables(width, ("model", "caller") if matches else ("caller",))
 
-    def _survivors(
+    def _survivor_scans(
         self,
         tables: Sequence[ResidentTable],
         vector: Vector,
         any_of: Iterable[str],
         media_type: MediaType | None,
         top_k: int,
-    ) -> Keys:
-        """Partitions of the rows that survive the scan."""
-        found = [np.empty(0, np.int64)]
-        for resident in tables:
-            with self._store.resident.lock:
-                chosen = resident.filter(any_of, _media_token(media_type))
-            [rows] = resident.table.candidates(vector[None], top_k, [chosen])
-            found.append(resident.subjects_of(rows))
-        return np.concatenate(found)
+    ) -> list[Scan]:
+        with self._store.resident.lock:
+            filters = [resident.filter(any_of, _media_token(media_type)) for resident in tables]
+        return [Scan(resident.table, vector, top_k, chosen) for resident, chosen in zip(tables, filters, strict=True)]
 
     def _rescore(self, tables: Sequence[ResidentTable], vector: Vector, partitions: Keys) -> _Rows:
         """Exact distances of partitions, those that have a row of the query's width."""
@@ -313,6 +322,13 @@ def _in_order(rows: _Rows, distances: NDArray[np.float64], positions: NDArray[np
         yield Row(int(rows.partitions[position]), int(rows.contents[position]), float(distances[position]))
 
 
+def _subjects(tables: Sequence[ResidentTable], found: Sequence[NDArray[np.int64]]) -> Keys:
+    """Partitions of the rows that survived the scan of each table."""
+    return np.concatenate(
+        [np.empty(0, np.int64), *(table.subjects_of(rows) for table, rows in zip(tables, found, strict=True))]
+    )
+
+
 def _candidates(connection: apsw.Connection, owner_key: int | None, request: SearchRequest) -> tuple[str, ...]:
     if request.scope == "global":
         return scope.readable(owner_key)
@@ -340,6 +356,11 @@ def _nearest_documents(connection: apsw.Connection, rows: _Rows, eligible: BitMa
 
 def _of_media(resident: ResidentTable, partitions: Keys, media_type: MediaType) -> Keys:
     return resident.subjects_of(resident.having(resident.rows_of(partitions), audience.media(media_type)))
+
+
+def _but(partitions: Keys, known: Keys) -> Keys:
+    """Each partition once, those that are known left out. (A set of a few hundred is faster than sorting arrays.)"""
+    return np.array(list(set(partitions.tolist()).difference(known.tolist())), dtype=np.int64)
 
 
 def _word_shares(partitions: Keys, words: dict[int, float]) -> NDArray[np.float64]:

@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import apsw
 
+from thread_service.errors import Busy
 from thread_service.store.changes import Changes
 from thread_service.store.store import Store
 
 T = TypeVar("T")
 
+UNFINISHED_MAX = 4_096
+"""Pieces of work that run or wait for a thread; more are refused."""
+
 
 class Work:
-    def __init__(self) -> None:
+    def __init__(self, *, unfinished_max: int = UNFINISHED_MAX) -> None:
         self._threads = ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1) + 4), thread_name_prefix="operation")
+        self._unfinished_max = unfinished_max
+        self._unfinished = 0
+        self._counting = threading.Lock()
 
     def start(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Begin `work` on a thread; await the future for its result."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """Begin `work` on a thread; await the future for its result. Busy: too much waits, nothing was begun."""
+        with self._counting:
+            if self._unfinished >= self._unfinished_max:
+                raise Busy(f"{self._unfinished} operations already wait", retry_after_seconds=1)
+            self._unfinished += 1
+        job = self._threads.submit(work)
+        job.add_done_callback(self._finished)
+        return asyncio.wrap_future(job)
 
     async def run(self, work: Callable[[], T]) -> T:
         return await self.start(work)
@@ -33,6 +47,10 @@ class Work:
         A caller who leaves does not undo it: what was sent to the writer is written.
         """
         return await asyncio.shield(asyncio.wrap_future(store.write(work)))
+
+    def _finished(self, job: Future[T]) -> None:
+        with self._counting:
+            self._unfinished -= 1
 
     def close(self) -> None:
         self._threads.shutdown()

@@ -35,9 +35,9 @@ def with_evidence(distances: Floats, evidence: Floats) -> Floats:
     return distances * EVIDENCE_BASE ** (EVIDENCE_EXPONENT * evidence)
 
 
-def order(distances: Floats, keys: NDArray[np.int64], preferred: NDArray[np.bool_]) -> NDArray[np.int64]:
+def order(distances: Floats, keys: NDArray[np.int64], preferred: NDArray[np.bool_] | None) -> NDArray[np.int64]:
     """Positions, best first: preferred rows before all others, then by distance, ties by key."""
-    return np.lexsort((keys, distances, ~preferred))
+    return np.lexsort((keys, distances) if preferred is None else (keys, distances, ~preferred))
 
 
 def diversify(positions: NDArray[np.int64], contents: NDArray[np.int64], top_k: int) -> Iterator[int]:

@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from thread_service.store.segments import Location
+
 Purpose = Literal["model", "caller", "relationship", "predicate"]
 
 
@@ -29,11 +31,25 @@ class DocumentState:
 
 @dataclass(frozen=True, slots=True)
 class NewVectors:
-    """Rows for one table: `vectors` float32 [n, width], `subject_keys` one per row."""
+    """Rows for one table: `vectors` float32 [n, width]; `subject_keys` and `locations`, one per row."""
 
     purpose: Purpose
     subject_keys: Sequence[int]
     vectors: NDArray[np.float32]
+    locations: Sequence[Location]
+
+
+@dataclass(frozen=True, slots=True)
+class MovedVectors:
+    """Rows of one table that lie elsewhere now, their bytes unchanged: one subject and one location per row.
+
+    To be published before the segments they lay in are removed. A subject without a row is ignored.
+    """
+
+    purpose: Purpose
+    width: int
+    subject_keys: Sequence[int]
+    locations: Sequence[Location]
 
 
 @dataclass(slots=True)
@@ -48,6 +64,13 @@ class Changes:
     relationships: dict[int, str | None] = field(default_factory=dict)
     predicates: dict[int, str | None] = field(default_factory=dict)
     vectors: list[NewVectors] = field(default_factory=list)
+    moved: list[MovedVectors] = field(default_factory=list)
     entities: set[int] = field(default_factory=set)
     linked_documents: set[int] = field(default_factory=set)
     cleared: bool = False
+
+    @property
+    def has_removals(self) -> bool:
+        """Whether something went for good."""
+        states = (*self.contents.values(), *self.relationships.values(), *self.predicates.values())
+        return self.cleared or any(state is None for state in states)

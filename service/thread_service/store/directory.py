@@ -49,11 +49,16 @@ class DataDirectory:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _alone(data_dir):
                 chosen = _node_id(data_dir, node_id)
-            path = data_dir / "nodes" / chosen
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = DirectoryLock(path / "LOCK")
+            (data_dir / "nodes" / chosen).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreFailed(f"{data_dir}: cannot be used as the data directory: {error.strerror}") from error
+        return cls.open_existing(data_dir, chosen)
+
+    @classmethod
+    def open_existing(cls, data_dir: Path, node_id: str) -> Self:
+        """Lock the directory of a node that is there, as `existing_node` tells. `StoreFailed` as in `open`."""
+        path = data_dir / "nodes" / node_id
+        lock = DirectoryLock(path / "LOCK")
         try:
             _check_format(path)
             for name in ("vectors", "cache"):
@@ -66,7 +71,7 @@ class DataDirectory:
         except StoreFailed:
             lock.release()
             raise
-        return cls(chosen, path, lock)
+        return cls(node_id, path, lock)
 
     @property
     def database(self) -> Path:
@@ -83,6 +88,26 @@ class DataDirectory:
     def close(self) -> None:
         """Give the directory up to the next process."""
         self.lock.release()
+
+
+def existing_node(data_dir: Path, node_id: str | None = None) -> str:
+    """The id of a node that has a database here: `node_id`, else the one in the file, else the only one.
+
+    Nothing is created. `StoreFailed`: there is no such node, or there are several and nothing says which.
+    """
+    try:
+        present = _databases(data_dir)
+        chosen = node_id or _read_id(data_dir / "node-id")
+    except OSError as error:
+        raise StoreFailed(f"{data_dir}: cannot be read: {error.strerror}") from error
+    if not present:
+        raise StoreFailed(f"{data_dir} holds no node; give its --data-dir")
+    if chosen is None and len(present) == 1:
+        return present[0]
+    if chosen not in present:
+        which = "names no node" if chosen is None else f"holds no node {chosen}"
+        raise StoreFailed(f"{data_dir} {which}; nodes here: {', '.join(present)} (choose one with --node-id)")
+    return chosen
 
 
 @contextlib.contextmanager

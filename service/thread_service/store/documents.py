@@ -171,8 +171,14 @@ def counts(connection: apsw.Connection) -> tuple[int, int, int]:
     return (
         sql.value(connection, f"{distinct})"),
         sql.value(connection, f"{distinct} WHERE access = 'available')"),
-        sql.value(connection, "SELECT count(DISTINCT owner_key) FROM documents"),
+        owner_count(connection),
     )
+
+
+def owner_count(connection: apsw.Connection) -> int:
+    """Owners who hold any document."""
+    holds = "EXISTS (SELECT 1 FROM documents WHERE documents.owner_key = owners.owner_key)"
+    return int(sql.value(connection, f"SELECT count(*) FROM owners WHERE {holds}"))
 
 
 def touch(connection: apsw.Connection, document_key: int, changes: Changes) -> None:

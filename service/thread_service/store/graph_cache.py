@@ -1,4 +1,5 @@
-"""Links of the graph in memory: documents of an entity, entities of a document. A bounded cache over the store.
+"""Links and names of the graph in memory: documents of an entity, entities of a document, what an entity is called to
+a caller. A bounded cache over the store.
 
 Hubs and hot documents are asked for by every query and change rarely, so they stay; memory does not grow with the
 graph.
@@ -8,18 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
 import apsw
 from pyroaring import BitMap
 
-from thread_service.store import sql
+from thread_service.store import lookup, sql
 
 ENTITIES_MAX = 65_536
 DOCUMENTS_MAX = 65_536
+NAMES_MAX = 65_536
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
@@ -48,48 +51,65 @@ def listed(links: Iterable[Link]) -> list[int]:
 
 class GraphCache:
     def __init__(self) -> None:
-        self._documents_of: _Cache[BitMap] = _Cache(ENTITIES_MAX)
-        self._entities_of: _Cache[tuple[Link, ...]] = _Cache(DOCUMENTS_MAX)
+        self.documents_of: _Cache[int, BitMap] = _Cache(ENTITIES_MAX)
+        self.entities_of: _Cache[int, tuple[Link, ...]] = _Cache(DOCUMENTS_MAX)
+        self.names: _Cache[tuple[int | None, int], lookup.EntityName | None] = _Cache(NAMES_MAX)
 
     def version(self) -> int:
         """To be read before the transaction whose reads may be cached is opened."""
-        return self._documents_of.changes + self._entities_of.changes
+        return self.documents_of.changes + self.entities_of.changes + self.names.changes
 
     def at(self, connection: apsw.Connection, version: int) -> Links:
         """The links as this read transaction sees them, through the cache."""
-        return Links(self._documents_of, self._entities_of, connection, version)
+        return Links(self, connection, version)
 
     def invalidate(self, entity_keys: Iterable[int], document_keys: Iterable[int]) -> None:
-        self._documents_of.forget(entity_keys)
-        self._entities_of.forget(document_keys)
+        self.documents_of.forget(entity_keys)
+        self.entities_of.forget(document_keys)
+
+    def forget_names(self) -> None:
+        """Who may read a document has changed: it decides what its entities are called to whom."""
+        self.names.clear()
 
     def clear(self) -> None:
-        self._documents_of.clear()
-        self._entities_of.clear()
+        self.documents_of.clear()
+        self.entities_of.clear()
+        self.names.clear()
 
 
 class Links:
     """The graph's links during one search."""
 
-    def __init__(
-        self,
-        documents_of: _Cache[BitMap],
-        entities_of: _Cache[tuple[Link, ...]],
-        connection: apsw.Connection,
-        version: int,
-    ) -> None:
-        self._documents_of = documents_of
-        self._entities_of = entities_of
+    def __init__(self, cache: GraphCache, connection: apsw.Connection, version: int) -> None:
+        self._cache = cache
         self._connection = connection
-        self._is_current = lambda: documents_of.changes + entities_of.changes == version
+        self._is_current = lambda: cache.version() == version
 
     def documents_of(self, entity_keys: Iterable[int]) -> dict[int, BitMap]:
         """Every document that lists each entity (see `listed`). Shared: not to be changed."""
-        return self._documents_of.get(entity_keys, lambda key: _documents_of(self._connection, key), self._is_current)
+
+        def load(keys: Sequence[int]) -> dict[int, BitMap]:
+            return {key: _documents_of(self._connection, key) for key in keys}
+
+        return self._cache.documents_of.get(entity_keys, load, self._is_current)
 
     def entities_of(self, document_keys: Iterable[int]) -> dict[int, tuple[Link, ...]]:
         """Every entity each document is linked to."""
-        return self._entities_of.get(document_keys, lambda key: _entities_of(self._connection, key), self._is_current)
+
+        def load(keys: Sequence[int]) -> dict[int, tuple[Link, ...]]:
+            return {key: _entities_of(self._connection, key) for key in keys}
+
+        return self._cache.entities_of.get(document_keys, load, self._is_current)
+
+    def names(self, entity_keys: Iterable[int], owner_key: int | None) -> dict[int, lookup.EntityName]:
+        """`lookup.entity_names`."""
+
+        def load(keys: Sequence[tuple[int | None, int]]) -> dict[tuple[int | None, int], lookup.EntityName | None]:
+            found = lookup.entity_names(self._connection, [key for _, key in keys], owner_key)
+            return {(owner_key, key): found.get(key) for _, key in keys}
+
+        named = self._cache.names.get([(owner_key, key) for key in entity_keys], load, self._is_current)
+        return {key: name for (_, key), name in named.items() if name is not None}
 
 
 def _documents_of(connection: apsw.Connection, entity_key: int) -> BitMap:
@@ -111,20 +131,20 @@ def _entities_of(connection: apsw.Connection, document_key: int) -> tuple[Link, 
     return tuple(Link(key, standing) for key, standing in sql.rows(connection, statement, (document_key,)))
 
 
-class _Cache(Generic[Value]):
+class _Cache(Generic[Key, Value]):
     """Least recently used out first. What an older transaction read is never kept after a change."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._lock = threading.Lock()
-        self._values: OrderedDict[int, Value] = OrderedDict()
+        self._values: OrderedDict[Key, Value] = OrderedDict()
         self.changes = 0
 
     def get(
-        self, keys: Iterable[int], load: Callable[[int], Value], is_current: Callable[[], bool]
-    ) -> dict[int, Value]:
-        found: dict[int, Value] = {}
-        missing: list[int] = []
+        self, keys: Iterable[Key], load: Callable[[Sequence[Key]], dict[Key, Value]], is_current: Callable[[], bool]
+    ) -> dict[Key, Value]:
+        found: dict[Key, Value] = {}
+        missing: list[Key] = []
         with self._lock:
             for key in keys:
                 if key in self._values:
@@ -132,7 +152,9 @@ class _Cache(Generic[Value]):
                     found[key] = self._values[key]
                 else:
                     missing.append(key)
-        loaded = {key: load(key) for key in missing}
+        if not missing:
+            return found
+        loaded = load(missing)
         with self._lock:
             if is_current():
                 self._values.update(loaded)
@@ -140,7 +162,7 @@ class _Cache(Generic[Value]):
                     self._values.popitem(last=False)
         return found | loaded
 
-    def forget(self, keys: Iterable[int]) -> None:
+    def forget(self, keys: Iterable[Key]) -> None:
         with self._lock:
             self.changes += 1
             for key in keys:

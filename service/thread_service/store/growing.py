@@ -1,11 +1,13 @@
-"""Integers by key, in memory: an int32 array that grows with the keys."""
+"""Integers by key, in memory: an array that grows with the keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+_FIRST = 1024
 
 
 class GrowingInts:
@@ -14,9 +16,10 @@ class GrowingInts:
     One writer; readers may read at any time and see each key's old or new value.
     """
 
-    def __init__(self, missing: int = -1) -> None:
+    def __init__(self, missing: int = -1, dtype: DTypeLike = np.int32) -> None:
         self._missing = missing
-        self._values: NDArray[np.int32] = np.full(1024, missing, np.int32)
+        # Less `missing`, so that what was never set is 0: room ahead is pages nobody has touched, which take no memory.
+        self._values: NDArray[np.signedinteger[Any]] = np.zeros(_FIRST, dtype)
 
     def set(self, keys: ArrayLike, values: Any) -> None:
         wanted = np.asarray(keys, dtype=np.int64)
@@ -24,22 +27,22 @@ class GrowingInts:
             return
         top = int(wanted.max())
         if top >= len(self._values):
-            grown = np.full(max(top + 1, len(self._values) * 3 // 2), self._missing, np.int32)
+            grown = np.zeros(max(top + 1, len(self._values) * 3 // 2), self._values.dtype)
             grown[: len(self._values)] = self._values
             self._values = grown
-        self._values[wanted] = values
+        self._values[wanted] = np.asarray(values, dtype=np.int64) - self._missing
 
-    def get(self, keys: ArrayLike) -> NDArray[np.int32]:
-        """Values of the keys, int32 [n]."""
+    def get(self, keys: ArrayLike) -> NDArray[np.int64]:
+        """Values of the keys, int64 [n]."""
         wanted = np.atleast_1d(np.asarray(keys, dtype=np.int64))
         values = self._values
         inside = (wanted >= 0) & (wanted < len(values))
         if inside.all():
-            return values[wanted]
-        found = np.full(len(wanted), self._missing, np.int32)
-        found[inside] = values[wanted[inside]]
+            return values[wanted] + np.int64(self._missing)
+        found = np.full(len(wanted), self._missing, np.int64)
+        found[inside] += values[wanted[inside]]
         return found
 
     def one(self, key: int) -> int:
         values = self._values
-        return int(values[key]) if 0 <= key < len(values) else self._missing
+        return int(values[key]) + self._missing if 0 <= key < len(values) else self._missing

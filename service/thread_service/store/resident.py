@@ -1,4 +1,4 @@
-"""What the node keeps in memory to answer a search, rebuilt from the store at start and kept current after each commit.
+"""What the node keeps in memory to answer a search: filled at start (`loading`), kept current after each commit.
 
 Tables of vectors with their row sets, and the document sets; every set is named by a reader token. `publish` is
 called on the writer's thread with what one committed write changed; searches run beside it.
@@ -7,90 +7,81 @@ called on the writer's thread with what one committed write changed; searches ru
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
-import apsw
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pyroaring import BitMap
 
-from thread_kernels import Engine, Filter, RowSet, Table
-from thread_service.store import sql, vectors
-from thread_service.store.audience import join, of_document
-from thread_service.store.changes import Changes, ContentState, DocumentState, NewVectors, Purpose
+from thread_kernels import Engine, Filter, RowSet
+from thread_service.store.changes import Changes, Purpose
 from thread_service.store.graph_cache import GraphCache
 from thread_service.store.growing import GrowingInts
+from thread_service.store.places import Places, packed
+from thread_service.store.reader_sets import ReaderSets
 from thread_service.store.segments import Segments
 
 Ints = NDArray[np.int64]
 
 
-class ReaderSets:
-    """Which readers each member has, kept as one set per reader token.
-
-    The token strings of all members are few and shared, so a member costs four bytes here.
-    """
-
-    def __init__(self) -> None:
-        self._spellings: list[tuple[str, ...]] = [()]
-        self._numbers: dict[str, int] = {"": 0}
-        self._of: GrowingInts = GrowingInts(missing=0)
-
-    def change(self, members: Iterable[int], stored: str) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Give all `members` the readers `stored`; (token → members that left, token → members that came)."""
-        number = self._numbers.get(stored)
-        if number is None:
-            number = self._numbers[stored] = len(self._spellings)
-            self._spellings.append(tuple(stored.split()))
-        new = self._spellings[number]
-        left: dict[str, list[int]] = {}
-        came: dict[str, list[int]] = {}
-        keys = list(members)
-        for member, old_number in zip(keys, self._of.get(keys).tolist(), strict=True):
-            old = self._spellings[old_number]
-            for token in old:
-                if token not in new:
-                    left.setdefault(token, []).append(member)
-            for token in new:
-                if token not in old:
-                    came.setdefault(token, []).append(member)
-        self._of.set(keys, number)
-        return left, came
-
-
 class ResidentTable:
-    """One table of the engine with what its rows mean: row ↔ subject, and a row set per reader token."""
+    """One table of the engine with what its rows mean: row ↔ subject, where it lies, and a row set per reader token."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    def __init__(self, engine: Engine, segments: Segments, width: int) -> None:
+        self._places = Places(segments, width)
+        self.table = engine.table(width, self._places.read)
         self._row_of = GrowingInts()
         self._subject_of = GrowingInts()
         self._members = ReaderSets()
         self._sets: dict[str, RowSet] = {}
-        self._nothing = table.row_set()
+        self._nothing = self.table.row_set()
 
-    def append(self, subjects: Sequence[int], rows: NDArray[np.float32]) -> None:
+    def append(self, subjects: ArrayLike, rows: NDArray[np.float32], places: Ints) -> None:
         """New rows that nobody may read yet. A subject that had a row gets the new one instead."""
-        old = self._row_of.get(subjects)
-        if (old >= 0).any():
-            self.remove([subject for subject, row in zip(subjects, old.tolist(), strict=True) if row >= 0])
+        keys = np.asarray(subjects, dtype=np.int64)
+        self.remove(keys[self._row_of.get(keys) >= 0])
+        first = self.table.row_count
+        # Before the engine has them: it may read them back at any time.
+        self._places.set(np.arange(first, first + len(keys)), places)
         added = self.table.append(rows)
-        numbers = np.arange(added.start, added.stop)
-        self._subject_of.set(numbers, np.asarray(subjects))
-        self._row_of.set(subjects, numbers)
+        self._name(np.arange(added.start, added.stop), keys)
 
-    def remove(self, subjects: Sequence[int]) -> None:
+    def restore(self, data: bytes, count: int, rows: Ints, subjects: Ints, places: Ints) -> None:
+        """Fill an empty table from saved codes of `count` rows, of which only `rows` are still there.
+
+        DamagedCodes: the table is of no use any more.
+        """
+        self._places.set(rows, places)
+        self.table.restore(data, count)
+        self.table.remove(np.setdiff1d(np.arange(count), rows, assume_unique=True))
+        self._name(rows, subjects)
+
+    def _name(self, rows: Ints, subjects: Ints) -> None:
+        self._subject_of.set(rows, subjects)
+        self._row_of.set(subjects, rows)
+
+    def move(self, subjects: ArrayLike, places: Ints) -> None:
+        """The rows of the subjects lie elsewhere now; a subject without one is ignored."""
+        rows = self._row_of.get(subjects)
+        self._places.set(rows[rows >= 0], places[rows >= 0])
+
+    def rows_at(self, subjects: Ints, places: Ints) -> Ints:
+        """The row of each subject if it lies at this place, else -1."""
+        rows = self._row_of.get(subjects)
+        return np.where(self._places.get(rows) == places, rows, -1)
+
+    def remove(self, subjects: ArrayLike) -> None:
         rows = self.rows_of(subjects)
         if len(rows):
             self.table.remove(rows)
-            self._change(rows.tolist(), "")
+            self._change(rows, "")
             self._row_of.set(subjects, -1)
 
-    def set_readers(self, subjects: Sequence[int], stored: str) -> None:
-        self._change(self.rows_of(subjects).tolist(), stored)
+    def set_readers(self, subjects: ArrayLike, stored: str) -> None:
+        self._change(self.rows_of(subjects), stored)
 
-    def _change(self, rows: list[int], stored: str) -> None:
+    def _change(self, rows: Ints, stored: str) -> None:
         left, came = self._members.change(rows, stored)
         for token, members in left.items():
             self._sets[token].discard(members)
@@ -99,13 +90,13 @@ class ResidentTable:
                 self._sets[token] = self.table.row_set()
             self._sets[token].add(members)
 
-    def rows_of(self, subjects: Sequence[int] | Ints) -> Ints:
+    def rows_of(self, subjects: ArrayLike) -> Ints:
         """Rows of the subjects that have one, in their order."""
-        rows = self._row_of.get(subjects).astype(np.int64)
+        rows = self._row_of.get(subjects)
         return rows[rows >= 0]
 
     def subjects_of(self, rows: Ints) -> Ints:
-        return self._subject_of.get(rows).astype(np.int64)
+        return self._subject_of.get(rows)
 
     def having(self, rows: Ints, token: str) -> Ints:
         """Those of the rows that carry a reader token."""
@@ -121,8 +112,9 @@ class ResidentTable:
 class Resident:
     """All resident tables, the document sets, and the cache of graph links."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, segments: Segments) -> None:
         self._engine = engine
+        self._segments = segments
         self.lock = threading.RLock()
         self.graph = GraphCache()
         self.words_version = 0
@@ -156,35 +148,17 @@ class Resident:
         """How much of all documents has one of the reader tokens."""
         return len(self.documents(any_of)) / self.document_count if self.document_count else 0.0
 
-    def contents_of_documents(self, document_keys: Sequence[int] | Ints) -> Ints:
-        return self._content_of_document.get(document_keys).astype(np.int64)
+    def contents_of_documents(self, document_keys: ArrayLike) -> Ints:
+        return self._content_of_document.get(document_keys)
 
-    def contents_of_partitions(self, partition_keys: Sequence[int] | Ints) -> Ints:
-        return self._content_of_partition.get(partition_keys).astype(np.int64)
+    def contents_of_partitions(self, partition_keys: ArrayLike) -> Ints:
+        return self._content_of_partition.get(partition_keys)
 
     def partitions_of_content(self, content_key: int) -> range:
         first = self._first_partition.one(content_key)
         return range(first, first + self._partition_count.one(content_key))
 
     # ------------------------------------------------------------------------------------------ writing
-
-    def load(self, connection: apsw.Connection, segments: Segments) -> None:
-        """Fill an empty memory from one snapshot of the store."""
-        with self.lock:
-            changes = Changes()
-            for loaded in vectors.load(connection, segments):
-                self._append(NewVectors(loaded.purpose, loaded.subject_keys, loaded.vectors))
-            for content_key, stored, first, count in sql.rows(
-                connection,
-                "SELECT content_key, readers, min(partition_key), count(*) FROM contents JOIN partitions"
-                " USING (content_key) GROUP BY content_key",
-            ):
-                changes.contents[content_key] = ContentState(stored, first, count)
-            for document_key, content_key, stored in _document_readers(connection):
-                changes.documents[document_key] = DocumentState(stored, content_key)
-            changes.relationships = dict(sql.rows(connection, "SELECT relationship_key, readers FROM relationships"))
-            changes.predicates = dict(sql.rows(connection, "SELECT predicate_key, readers FROM predicates"))
-            self.publish(changes)
 
     def publish(self, changes: Changes) -> None:
         with self.lock:
@@ -195,73 +169,96 @@ class Resident:
             if changes.contents or changes.cleared:
                 self.words_version += 1
             for new in changes.vectors:
-                self._append(new)
+                table = self.ensure_table(new.purpose, new.vectors.shape[1])
+                table.append(new.subject_keys, new.vectors, packed(new.locations))
+            for moved in changes.moved:
+                if (found := self.table(moved.purpose, moved.width)) is not None:
+                    found.move(moved.subject_keys, packed(moved.locations))
             for content_key, content in changes.contents.items():
-                self._publish_content(content_key, content)
+                if content is None:
+                    self._drop_content(content_key)
+                else:
+                    self.set_contents(
+                        content.readers, [content_key], [content.first_partition], [content.partition_count]
+                    )
             for document_key, document in changes.documents.items():
-                self._publish_document(document_key, document)
-            for purpose, edges in (("relationship", changes.relationships), ("predicate", changes.predicates)):
-                for (kind, _), resident in self.tables.items():
-                    if kind == purpose:
-                        _publish_edges(resident, edges)
+                self.set_documents(
+                    "" if document is None else document.readers,
+                    [document_key],
+                    [-1 if document is None else document.content_key],
+                )
+            self._publish_edges("relationship", changes.relationships)
+            self._publish_edges("predicate", changes.predicates)
             self.graph.invalidate(changes.entities, changes.linked_documents)
+            if changes.documents or changes.entities or changes.linked_documents:
+                self.graph.forget_names()
+
+    def ensure_table(self, purpose: Purpose, width: int) -> ResidentTable:
+        if (purpose, width) not in self.tables:
+            self.tables[purpose, width] = ResidentTable(self._engine, self._segments, width)
+        return self.tables[purpose, width]
+
+    def drop_table(self, purpose: Purpose, width: int) -> None:
+        """Give up a table that could not be filled."""
+        self.tables.pop((purpose, width)).table.close()
+
+    def set_contents(self, readers: str, content_keys: ArrayLike, firsts: ArrayLike, counts: ArrayLike) -> None:
+        """Contents with the same readers: their first partitions and how many follow each other from there."""
+        lengths = np.asarray(counts, dtype=np.int64)
+        partitions = _spans(np.asarray(firsts, dtype=np.int64), lengths)
+        self._first_partition.set(content_keys, firsts)
+        self._partition_count.set(content_keys, lengths)
+        self._content_of_partition.set(partitions, np.repeat(np.asarray(content_keys), lengths))
+        for table in self._all_partition_tables():
+            table.set_readers(partitions, readers)
+
+    def set_documents(self, readers: str, document_keys: ArrayLike, content_keys: ArrayLike) -> None:
+        """Documents with the same readers and the content of each, -1 for one that is gone."""
+        before = self._content_of_document.get(document_keys)
+        self._content_of_document.set(document_keys, content_keys)
+        after = self._content_of_document.get(document_keys)
+        self.document_count += int(np.count_nonzero(after >= 0)) - int(np.count_nonzero(before >= 0))
+        left, came = self._document_members.change(document_keys, readers)
+        for token, members in left.items():
+            self._document_sets[token].difference_update(BitMap(members))
+        for token, members in came.items():
+            self._document_sets.setdefault(token, BitMap()).update(BitMap(members))
+
+    def set_edges(self, purpose: Purpose, readers: str, keys: ArrayLike) -> None:
+        """Relationships or predicates with the same readers."""
+        for (kind, _), table in self.tables.items():
+            if kind == purpose:
+                table.set_readers(keys, readers)
 
     def close(self) -> None:
         """End the tables' work in the background."""
         for resident in self.tables.values():
             resident.table.close()
 
-    def _append(self, new: NewVectors) -> None:
-        key = (new.purpose, new.vectors.shape[1])
-        if key not in self.tables:
-            self.tables[key] = ResidentTable(self._engine.table(new.vectors.shape[1]))
-        self.tables[key].append(new.subject_keys, new.vectors)
+    def _all_partition_tables(self) -> list[ResidentTable]:
+        return [table for (purpose, _), table in self.tables.items() if purpose in ("model", "caller")]
 
-    def _publish_content(self, content_key: int, content: ContentState | None) -> None:
-        tables = [table for (purpose, _), table in self.tables.items() if purpose in ("model", "caller")]
-        if content is None:
-            partitions = self.partitions_of_content(content_key)
-            for table in tables:
-                table.remove(partitions)
-            self._content_of_partition.set(partitions, -1)
-            self._partition_count.set(content_key, 0)
-            return
-        partitions = range(content.first_partition, content.first_partition + content.partition_count)
-        self._first_partition.set(content_key, content.first_partition)
-        self._partition_count.set(content_key, content.partition_count)
-        self._content_of_partition.set(partitions, content_key)
-        for table in tables:
-            table.set_readers(partitions, content.readers)
+    def _drop_content(self, content_key: int) -> None:
+        partitions = self.partitions_of_content(content_key)
+        for table in self._all_partition_tables():
+            table.remove(partitions)
+        self._content_of_partition.set(partitions, -1)
+        self._partition_count.set(content_key, 0)
 
-    def _publish_document(self, document_key: int, document: DocumentState | None) -> None:
-        known = self._content_of_document.one(document_key) >= 0
-        self.document_count += (document is not None) - known
-        left, came = self._document_members.change([document_key], "" if document is None else document.readers)
-        for token, members in left.items():
-            self._document_sets[token].difference_update(BitMap(members))
-        for token, members in came.items():
-            self._document_sets.setdefault(token, BitMap()).update(members)
-        self._content_of_document.set(document_key, -1 if document is None else document.content_key)
+    def _publish_edges(self, purpose: Purpose, edges: Mapping[int, str | None]) -> None:
+        gone = [key for key, readers in edges.items() if readers is None]
+        for (kind, _), table in self.tables.items():
+            if kind == purpose:
+                table.remove(gone)
+        by_readers: dict[str, list[int]] = {}
+        for key, readers in edges.items():
+            if readers is not None:
+                by_readers.setdefault(readers, []).append(key)
+        for readers, keys in by_readers.items():
+            self.set_edges(purpose, readers, keys)
 
 
-def _publish_edges(resident: ResidentTable, edges: dict[int, str | None]) -> None:
-    gone = [key for key, stored in edges.items() if stored is None]
-    if gone:
-        resident.remove(gone)
-    by_readers: dict[str, list[int]] = {}
-    for key, stored in edges.items():
-        if stored is not None:
-            by_readers.setdefault(stored, []).append(key)
-    for stored, keys in by_readers.items():
-        resident.set_readers(keys, stored)
-
-
-def _document_readers(connection: apsw.Connection) -> Iterable[tuple[int, int, str]]:
-    """(document_key, content_key, readers) of every document; the readers as `audience` says them."""
-    statement = """
-        SELECT document_key, content_key, owner_key, access, group_concat(group_key, ' ')
-        FROM documents LEFT JOIN document_groups USING (document_key) GROUP BY document_key
-    """
-    for document_key, content_key, owner_key, access, groups in sql.rows(connection, statement):
-        tokens = of_document(owner_key, access, [int(key) for key in groups.split()] if groups else ())
-        yield document_key, content_key, join(tokens)
+def _spans(firsts: Ints, counts: Ints) -> Ints:
+    """The numbers of all ranges `first` … `+ count`, one range after the other."""
+    ends = np.cumsum(counts)
+    return np.repeat(firsts - (ends - counts), counts) + np.arange(int(ends[-1]) if len(ends) else 0)

@@ -116,6 +116,7 @@ CREATE TABLE vectors (                    -- subject_key: a partition, relations
     crc INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX vectors_by_subject ON vectors (subject_key, purpose);
+CREATE INDEX vectors_by_segment ON vectors (segment);
 
 -- ------------------------------------------------------------------------------------------ words
 

@@ -7,8 +7,8 @@ is always: `append`, `sync`, then the transaction that stores the `Location`s an
 Files are allocated ahead in extents, so a full disk shows in `append`, where nothing has been promised, and not in
 `sync`. A failed fsync is never retried: from then on nothing more is written.
 
-`open`, `append`, `sync`, `states`, `rollback`, `seal`, `remove` and `clear` belong to one thread at a time; reads may
-come from any.
+`open`, `append`, `sync`, `states`, `rollback`, `seal`, `trim`, `remove` and `clear` belong to one thread at a time;
+reads may come from any.
 """
 
 from __future__ import annotations
@@ -159,29 +159,26 @@ class Segments:
 
     def rollback(self, committed: Mapping[int, SegmentState]) -> None:
         """Forget every row appended since `committed`, after the transaction that was to commit them has failed."""
-        for number, segment in list(self._segments.items()):
-            state = committed.get(number)
-            if state is None:
-                self.remove(number)
-            elif state.slots < segment.slots:
-                segment.slots = state.slots
-                self._appending[segment.width] = segment
+        for number in self._segments.keys() - committed.keys():
+            self.remove(number)
+        for number, segment in self._segments.items():
+            if committed[number].slots < segment.slots:
+                segment.slots = committed[number].slots
+                # A segment that was sealed for compaction has a successor.
+                if self._appending.get(segment.width, segment).number <= number:
+                    self._appending[segment.width] = segment
 
     def seal(self, number: int) -> None:
         """Append no more to this segment and give its unused space back (compaction empties it into another)."""
-        self._refuse_if_failed()
         segment = self._segments[number]
+        self._trim(segment)
         if self._appending.get(segment.width) is segment:
             del self._appending[segment.width]
-        try:
-            with self._files.open(segment.path, writable=True) as file:
-                file.truncate(segment.slots * segment.row_bytes)
-                file.sync()
-        except OSError as error:
-            raise self._fail(f"{segment.path}: cannot be sealed: {error.strerror}", error) from error
-        segment.allocated = segment.slots * segment.row_bytes
-        segment.unsynced = False
-        self._close_file(segment)
+
+    def trim(self) -> None:
+        """Give back the unused space of every open segment, and what was written there and never committed."""
+        for segment in self._appending.values():
+            self._trim(segment)
 
     def remove(self, number: int) -> None:
         """Delete a segment, once the transaction that forgets it has committed. Its number is not used again."""
@@ -213,7 +210,7 @@ class Segments:
         last = int(slots.max())
         if int(slots.min()) < 0 or last >= entry.slots:
             raise IndexError(f"{entry.path} has {entry.slots} rows")
-        return self._rows(entry, last + 1)[slots]
+        return self._rows(entry, last + 1).take(slots, axis=0)
 
     def read_checked(self, locations: Sequence[Location]) -> NDArray[np.float32]:
         """Rows of one width, float32 [n, width], each compared with its CRC; runs of slots are read at once.
@@ -262,6 +259,18 @@ class Segments:
         if segment.slots >= capacity:
             del self._appending[width]
         return locations
+
+    def _trim(self, segment: _Segment) -> None:
+        self._refuse_if_failed()
+        try:
+            with self._files.open(segment.path, writable=True) as file:
+                file.truncate(segment.slots * segment.row_bytes)
+                file.sync()
+        except OSError as error:
+            raise self._fail(f"{segment.path}: cannot be trimmed: {error.strerror}", error) from error
+        segment.allocated = segment.slots * segment.row_bytes
+        segment.unsynced = False
+        self._close_file(segment)
 
     def _create(self, width: int) -> _Segment:
         number, self._next = self._next, self._next + 1

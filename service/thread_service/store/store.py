@@ -1,30 +1,27 @@
-"""The store of one node: its directory, database, segments and resident memory, opened and closed as one."""
+"""The store of one node: what is on its disk and what is in its memory, opened and closed as one."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
-from importlib.resources import files
-from pathlib import Path
+from collections.abc import Callable
 from typing import TypeVar
 
 import apsw
 
 from thread_kernels import Engine
 from thread_service.errors import StoreFailed
-from thread_service.store import vectors
 from thread_service.store.changes import Changes
-from thread_service.store.database import Database
+from thread_service.store.code_cache import CacheStats, CodeCache
+from thread_service.store.code_keeper import CodeKeeper
+from thread_service.store.compaction import Compacted, Progress
+from thread_service.store.compactor import Compactor
 from thread_service.store.directory import DataDirectory
-from thread_service.store.files import Files, OsFiles
+from thread_service.store.disk import Disk
+from thread_service.store.files import Files
+from thread_service.store.loading import load
 from thread_service.store.resident import Resident
-from thread_service.store.segments import Segments
+from thread_service.store.scrub import Scrub
 
 T = TypeVar("T")
-
-SCHEMA = files("thread_service.store").joinpath("schema.sql").read_text("utf-8")
 
 # In the order of deletion: what refers to others first.
 _TABLES = (
@@ -34,8 +31,8 @@ _TABLES = (
 )  # fmt: skip
 
 
-class Store:
-    """`read` for a consistent snapshot; `write` for one change that is durable when its future is done."""
+class Store(Disk):
+    """A disk whose committed changes are published to the memory that answers searches."""
 
     def __init__(
         self,
@@ -46,43 +43,54 @@ class Store:
         vfs: str | None = None,
         on_failure: Callable[[StoreFailed], None] | None = None,
     ) -> None:
-        self.directory = directory
-        self.database = Database(directory.database, schema=SCHEMA, vfs=vfs, on_failure=on_failure)
-        self.segments = Segments(directory.vectors, files or OsFiles())
-        self.resident = Resident(engine)
-        self._appending = threading.Lock()
+        super().__init__(directory, files=files, vfs=vfs, on_failure=on_failure)
+        self.resident = Resident(engine, self.segments)
+        cache = self._cache = CodeCache(directory.cache)
+        cache.open()
         with self.read() as connection:
-            self.segments.open(vectors.committed(connection))
-            self.resident.load(connection, self.segments)
+            loaded = load(self.resident, connection, self.segments, cache)
+        self.restored_rows = loaded.restored_rows
+        """Rows of each table whose codes the start took from the cache."""
+        self._keeper = CodeKeeper(cache, self.resident, self.read, loaded.restored)
+        self._scrub = Scrub(
+            self.read,
+            self.segments,
+            checked=loaded.checked,
+            last_vector_key=loaded.last_vector_key,
+            on_damage=self.database.fail,
+        )
+        self._compactor = Compactor(self)
+        self._keeper.start()
+        self._scrub.start()
+        self._compactor.start()
 
     @property
     def node_id(self) -> str:
         return self.directory.node_id
 
-    def read(self) -> AbstractContextManager[apsw.Connection]:
-        return self.database.read()
+    def publish(self, changes: Changes) -> None:
+        self.resident.publish(changes)
+        if changes.has_removals:
+            self._compactor.nudge()
 
-    def write(self, work: Callable[[apsw.Connection, Changes], T]) -> Future[T]:
-        """Run `work` in a transaction; once it is committed its changes are published, then the future is done."""
-        changes = Changes()
-        return self.database.write(
-            lambda connection: work(connection, changes), publish=lambda _: self.resident.publish(changes)
-        )
+    def compact(self, progress: Progress) -> Compacted:
+        """Let go of everything that was removed: see `Compactor.compact`. Blocking."""
+        return self._compactor.compact(progress)
 
-    @contextmanager
-    def appending(self) -> Iterator[Segments]:
-        """From the append of vectors to their commit: nothing is cleared in between, and rows whose commit failed are
-        free space again. A segment that cannot be written stops the whole store."""
-        with self._appending:
-            try:
-                yield self.segments
-            except StoreFailed as error:
-                self.database.fail(error)
-                raise
-            except BaseException:
-                with self.read() as connection:
-                    self.segments.rollback(vectors.committed(connection))
-                raise
+    def stop_compacting(self) -> None:
+        """Before `close`, so that nobody waits for a compaction."""
+        self._compactor.stop()
+
+    def cache_stats(self) -> CacheStats:
+        """How the cache of codes stands now."""
+        return self._cache.stats()
+
+    def release_removed(self) -> None:
+        with self.resident.lock:
+            tables = [resident.table for resident in self.resident.tables.values()]
+        for table in tables:
+            table.compact()
+        self._keeper.renew()
 
     def clear(self, before: Callable[[apsw.Connection], T]) -> T:
         """Empty everything but the node's id; answers what `before` saw. Blocking."""
@@ -97,14 +105,14 @@ class Store:
         with self.appending() as segments:
             seen = self.write(work).result()
             segments.clear()
+        self._keeper.drop()
         return seen
 
     def close(self) -> None:
-        self.database.close()
+        self._compactor.close()
+        self._scrub.close()
+        self._keeper.close()
         self.resident.close()
-        self.segments.close()
-        self.directory.close()
-
-    @property
-    def path(self) -> Path:
-        return self.directory.path
+        if self.database.failure is None:
+            self._keeper.renew()
+        super().close()

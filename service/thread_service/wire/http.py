@@ -23,14 +23,12 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, Example, SecurityScheme
 from litestar.params import Body, SkipValidation
-from prometheus_client import generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from thread_service import observe
 from thread_service.errors import NotReady
 from thread_service.node import operations
 from thread_service.settings import Settings
 from thread_service.wire import convert, examples, problems, render, schemas
+from thread_service.wire import metrics as metrics_page
 from thread_service.wire.bodies import JSONBody, decode
 from thread_service.wire.guards import OPEN, api_key_guard
 from thread_service.wire.measure import MeasureLatency, count_answer
@@ -84,8 +82,8 @@ async def readyz(node: TheNode) -> schemas.Probe:
 
 
 @get("/metrics", media_type=MediaType.TEXT, summary="Metrics in the format of Prometheus")
-async def metrics() -> Response[bytes]:
-    return Response(generate_latest(observe.REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+async def metrics(node: TheNode) -> Response[bytes]:
+    return Response(await metrics_page.page(node), headers={"Content-Type": metrics_page.CONTENT_TYPE})
 
 
 # ---------------------------------------------------------------------------------------------------- operations

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
+
+from prometheus_client.metrics_core import Metric
 
 from thread_service.node import operations
 
@@ -39,3 +42,7 @@ class Node(Protocol):
     async def stats(self) -> operations.Stats: ...
     async def export(self, request: operations.ExportRequest) -> operations.ExportAnswer: ...
     async def clear(self) -> operations.Cleared: ...
+
+    async def metrics(self) -> Sequence[Metric]:
+        """What its tables and queues show now, as declared in `observe`."""
+        ...

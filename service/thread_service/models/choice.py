@@ -1,0 +1,123 @@
+"""Which embedding model a node runs, and why.
+
+    --embedder, --embedding-model  →  what wrote the index  →  Mistral, when there is a key  →  the local default
+
+A hosted model is written into the index's stamp so that it is found again without any flag: `mistral-embed`, or with
+the provider and the address, `openai:BAAI/bge-m3@http://127.0.0.1:8000/v1`. The address belongs to it: texts that were
+embedded by a server of one's own must not go to another by mistake.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from thread_service.models.embedder import Embedder
+from thread_service.models.local import local_embedder
+from thread_service.models.provider_key import VARIABLES, Provider, provider_key
+from thread_service.settings import Settings, SettingsError
+
+LOCAL_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+MISTRAL_MODEL = "mistral-embed"
+
+_MODELS: Mapping[Provider, str] = {"mistral": MISTRAL_MODEL, "openai": "text-embedding-3-small"}
+_URLS: Mapping[Provider, str] = {"mistral": "https://api.mistral.ai/v1", "openai": "https://api.openai.com/v1"}
+_HOSTED = re.compile(r"(mistral|openai):(.+)@(https?://[^@]+)")
+
+_LOCAL_QUEUE = {"batch_bytes": 4_096}
+"""A query waits about a quarter of a second behind documents on a CPU."""
+
+# A request may have 16,384 tokens at Mistral; Chinese takes about one for three bytes, English one for four. Three
+# slots are what the original held, one of which waits for queries only.
+_HOSTED_QUEUE = {"batch_texts": 256, "batch_bytes": 24_576, "slots": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`why`: the reason, to follow the name of the model. `queue`: how its `EmbeddingQueue` is to be set."""
+
+    embedder: Embedder
+    why: str
+    queue: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Hosted:
+    provider: Provider
+    name: str
+    url: str
+
+    @property
+    def spec(self) -> str:
+        is_usual = self == _Hosted("mistral", MISTRAL_MODEL, _URLS["mistral"])
+        return self.name if is_usual else f"{self.provider}:{self.name}@{self.url}"
+
+
+def choose(settings: Settings, stored_model: str | None, environment: Mapping[str, str]) -> Choice:
+    """The embedder for these settings over an index that `stored_model` wrote (None: empty); nothing is loaded yet.
+
+    Raises SettingsError for settings that do not go together, ModelUnavailable for a name that is no model's.
+    """
+    name, why = _named(settings, stored_model, environment)
+    hosted = _parse(name)
+    if hosted is None:
+        if settings.embedding_url:
+            raise SettingsError("--embedding-url: the model is a local one; give --embedder mistral or openai with it")
+        return Choice(local_embedder(name, models_dir=settings.models_dir), why, _LOCAL_QUEUE)
+    return Choice(_hosted_embedder(hosted, environment), why, _HOSTED_QUEUE)
+
+
+def _named(settings: Settings, stored_model: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
+    """A model's name as it would be in a stamp, and the reason for it."""
+    stored = None if stored_model is None else _parse(stored_model)
+    stored_provider = stored.provider if stored else "local"
+    if settings.embedder in ("mistral", "openai"):
+        provider: Provider = "mistral" if settings.embedder == "mistral" else "openai"
+        same = stored if stored is not None and stored.provider == provider else None
+        given = _parse(settings.embedding_model)
+        if given is not None and given.provider == provider:
+            return _at(given, settings.embedding_url).spec, "asked for by --embedding-model"
+        model = settings.embedding_model or (same.name if same else _MODELS[provider])
+        url = same.url if same else _URLS[provider]
+        why = "asked for by --embedding-model" if settings.embedding_model else "asked for by --embedder"
+        return _at(_Hosted(provider, model, url), settings.embedding_url).spec, why
+    if settings.embedding_model:
+        given = None if settings.embedder == "local" else _parse(settings.embedding_model)
+        name = _at(given, settings.embedding_url).spec if given else settings.embedding_model
+        return name, "asked for by --embedding-model"
+    if stored_model is not None and settings.embedder in ("", stored_provider):
+        return _at(stored, settings.embedding_url).spec if stored else stored_model, "it wrote the index"
+    if settings.embedder == "local":
+        return LOCAL_MODEL, "the default without CUDA"
+    if provider_key("mistral", environment):
+        mistral = _Hosted("mistral", MISTRAL_MODEL, _URLS["mistral"])
+        return _at(mistral, settings.embedding_url).spec, "MISTRAL_API_KEY is set"
+    return LOCAL_MODEL, "the default without CUDA and without MISTRAL_API_KEY"
+
+
+def _at(hosted: _Hosted, url: str) -> _Hosted:
+    return _Hosted(hosted.provider, hosted.name, url.rstrip("/")) if url else hosted
+
+
+def _parse(name: str) -> _Hosted | None:
+    """The hosted model that a name stands for, None for a local one."""
+    if name == MISTRAL_MODEL:
+        return _Hosted("mistral", name, _URLS["mistral"])
+    match = _HOSTED.fullmatch(name)
+    return None if match is None else _Hosted("mistral" if match[1] == "mistral" else "openai", match[2], match[3])
+
+
+def _hosted_embedder(hosted: _Hosted, environment: Mapping[str, str]) -> Embedder:
+    # Only now: the HTTP client takes a quarter of a second to import, which a local model need not wait for.
+    from thread_service.models.embeddings_api import EmbeddingsApi, Misconfigured
+    from thread_service.models.hosted import HostedEmbedder
+
+    def key() -> str:
+        found = provider_key(hosted.provider, environment)
+        if not found and hosted.url == _URLS[hosted.provider]:
+            raise Misconfigured(f"{VARIABLES[hosted.provider]} is not set, or holds no key; {hosted.name} needs one")
+        return found
+
+    return HostedEmbedder(hosted.spec, hosted.name, EmbeddingsApi(hosted.url, hosted.name, key))

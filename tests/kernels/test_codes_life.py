@@ -1,0 +1,255 @@
+"""The codes of a table that changes: made beside searches, caught up, squeezed, made again; and what may go wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+from coded_tables import PATIENCE_S, clustered, coded, grow, nearest_of, only, recall, settle
+
+from thread_kernels import blocks, compression
+from thread_kernels.compression import Compressed, CompressPolicy
+from thread_kernels.engine_cpu import CpuTable
+
+WIDTH = 48
+VECTORS = clustered(3_200, WIDTH)
+QUERIES = clustered(100, WIDTH, seed=2)
+
+
+def state_of(table: CpuTable) -> Compressed:
+    assert table.compression.current is not None
+    return table.compression.current
+
+
+def assert_right(table: CpuTable, vectors: np.ndarray, least: float, rows: np.ndarray | None = None) -> None:
+    for k in (10, 100):
+        found = table.search(QUERIES, k, [None] * len(QUERIES))
+        assert recall(found, nearest_of(vectors, QUERIES, k, rows)) >= least
+
+
+@pytest.fixture
+def held_training(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
+    """Training begins by setting the first event, and goes on when the second is set."""
+    started, finish = Event(), Event()
+    original = compression.plain
+
+    def held(sample: np.ndarray, *, rows: int, bits: int) -> compression.Codebook:
+        started.set()
+        assert finish.wait(PATIENCE_S)
+        return original(sample, rows=rows, bits=bits)
+
+    monkeypatch.setattr(compression, "plain", held)
+    yield started, finish
+    finish.set()
+
+
+def test_searches_and_changes_go_on_exactly_while_the_codebook_is_trained(held_training: tuple[Event, Event]) -> None:
+    started, finish = held_training
+    table = CpuTable(WIDTH, CompressPolicy(1_000, 8))
+    table.append(VECTORS[:1_900])
+    assert started.wait(PATIENCE_S)
+    assert not table.compression.wait(timeout_s=0)
+    table.append(VECTORS[1_900:2_000])
+    table.remove(range(100))
+
+    assert table.stats().state == "training"
+    assert_right(table, VECTORS, 1.0, np.arange(100, 2_000))
+    assert table.stats().by_code == 0
+    assert table.save() is None
+
+    finish.set()
+    settle(table)
+    assert (table.stats().state, table.stats().trained_rows) == ("coded", 1_900)
+    assert_right(table, VECTORS, 0.97, np.arange(100, 2_000))
+    table.close()
+
+
+def test_new_rows_are_found_before_and_after_they_have_codes() -> None:
+    table = coded(VECTORS[:1_000])
+    first = state_of(table)
+    new = grow(table, QUERIES)
+    assert state_of(table) is first, "100 rows are scanned exactly"
+
+    for _ in range(2):
+        found = table.search(QUERIES, 10, [None] * 100)
+        assert [hits.rows[0] for hits in found] == list(new)
+        assert not any(hits.distances[0] for hits in found)
+        [hits] = table.search(QUERIES[:1], 10, [only(table, [*new[:3], *range(50)])])
+        assert hits.rows[0] == new[0]
+        assert np.isin(hits.rows, [*new[:3], *range(50)]).all()
+        assert new[0] in table.candidates(QUERIES[:1], 1, [None])[0]
+        grow(table, VECTORS[1_000:1_200])
+
+    codes = state_of(table).codes
+    assert (codes.base_rows, codes.fresh_rows, codes.rows) == (1_000, 300, 1_300)
+    assert codes.base is first.codes.base, "what has codes is not coded again"
+    table.remove(new[:50])
+    assert not any(np.isin(hits.rows, new[:50]).any() for hits in table.search(QUERIES, 10, [None] * 100))
+    table.close()
+
+
+def test_many_fresh_codes_are_merged_into_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "_FRESH_ROWS", 500)
+    table = coded(VECTORS[:2_000])
+    codebook = state_of(table).codes.codebook
+    fresh = []
+    for stop in (2_300, 2_600, 2_900):
+        grow(table, VECTORS[table.row_count : stop])
+        table.remove([stop - 1])
+        fresh.append((state_of(table).codes.base_rows, state_of(table).codes.fresh_rows))
+    assert fresh == [(2_000, 300), (2_600, 0), (2_600, 300)]
+    codes = state_of(table).codes
+    assert codes.codebook is codebook
+    np.testing.assert_array_equal(codes.all_rows(), np.setdiff1d(np.arange(2_900), [2_299]))
+    assert_right(table, VECTORS, 0.95, np.setdiff1d(np.arange(2_900), [2_299, 2_599, 2_899]))
+    table.close()
+
+
+def test_a_growing_table_is_calibrated_at_2_times_and_trained_at_8_times_the_rows() -> None:
+    table = coded(VECTORS[:400])
+    first = state_of(table)
+    assert (first.trained_rows, first.calibrated_rows) == (400, 400)
+
+    grow(table, VECTORS[400:700])
+    assert (state_of(table).calibrated_rows, state_of(table).whole) == (400, first.whole)
+    grow(table, VECTORS[700:1_000])
+    second = state_of(table)
+    assert second.codes.codebook is first.codes.codebook
+    assert (second.trained_rows, second.calibrated_rows) == (400, 1_000)
+    assert second.whole != first.whole
+    assert_right(table, VECTORS[:1_000], 0.97)
+
+    grow(table, VECTORS[1_000:3_200])
+    third = state_of(table)
+    assert third.codes.codebook is not first.codes.codebook
+    assert (third.trained_rows, third.calibrated_rows, third.codes.rows) == (3_200, 3_200, 3_200)
+    assert_right(table, VECTORS, 0.97)
+    assert table.stats().scanned == table.stats().gathered == 0
+    table.close()
+
+
+def test_the_dead_are_squeezed_out_once_they_are_more_than_a_fifth_and_at_once_on_demand() -> None:
+    table = coded(VECTORS[:1_500])
+    kept = table.stats().vector_bytes
+    table.remove(range(300))
+    settle(table)
+    assert (table.stats().dead_rows, table.stats().coded_rows) == (300, 1_500)
+    table.remove([300])
+    settle(table)
+    stats = table.stats()
+    assert (stats.dead_rows, stats.coded_rows, stats.rows) == (0, 1_199, 1_199)
+    assert stats.vector_bytes == kept - 301 * WIDTH * 4
+
+    table.remove([700, 1_499])
+    assert table.stats().dead_rows == 2
+    table.compact()
+    table.compact()
+    assert (table.stats().dead_rows, table.stats().coded_rows) == (0, 1_197)
+    rows = np.setdiff1d(np.arange(301, 1_499), [700])
+    np.testing.assert_array_equal(state_of(table).codes.all_rows(), rows)
+    assert_right(table, VECTORS, 0.97, rows)
+    assert np.isinf(table.rescore(QUERIES[0], [0, 700, 1_499]).distances).all()
+    table.close()
+
+
+def test_a_table_emptied_to_zero_and_filled_with_other_vectors_starts_anew() -> None:
+    other = np.random.default_rng(5).standard_normal((1_200, WIDTH), dtype=np.float32) + 3
+    queries = np.random.default_rng(6).standard_normal((100, WIDTH), dtype=np.float32) + 3
+    table = coded(VECTORS[:1_000])
+    table.remove(range(1_000))
+    settle(table)
+    stats = table.stats()
+    assert (stats.state, stats.rows, stats.coded_rows, stats.vector_bytes, table.live_count) == ("exact", 0, 0, 0, 0)
+    assert table.save() is None
+    [hits] = table.search(QUERIES[:1], 10, [None])
+    assert not len(hits.rows)
+
+    assert grow(table, other) == range(1_000, 2_200)
+    assert (table.stats().trained_rows, table.stats().rows) == (1_200, 1_200)
+    truth = [rows + 1_000 for rows in nearest_of(other, queries, 10)]
+    assert recall(table.search(queries, 10, [None] * 100), truth) >= 0.97
+    table.close()
+
+
+def test_a_table_that_lost_most_rows_is_calibrated_again_when_it_has_doubled() -> None:
+    table = coded(VECTORS[:1_500])
+    table.remove(range(1_000))
+    settle(table)
+    other = np.random.default_rng(5).standard_normal((700, WIDTH), dtype=np.float32)
+    grow(table, other)
+    assert (state_of(table).trained_rows, state_of(table).calibrated_rows) == (1_500, 1_200)
+    queries = np.random.default_rng(6).standard_normal((100, WIDTH), dtype=np.float32)
+    truth = nearest_of(np.concatenate([VECTORS[:1_500], other]), queries, 10, np.arange(1_000, 2_200))
+    assert recall(table.search(queries, 10, [None] * 100), truth) >= 0.97
+    table.close()
+
+
+def failing(calls: list[int]) -> Callable[..., None]:
+    def broken(*_: object, **__: object) -> None:
+        calls.append(1)
+        raise MemoryError("no room")
+
+    return broken
+
+
+def test_a_failed_training_is_reported_searches_stay_exact_and_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+    table = CpuTable(WIDTH, CompressPolicy(0, 8))
+    with monkeypatch.context() as patch:
+        patch.setattr(compression, "plain", failing(calls))
+        table.append(VECTORS[:200])
+        with pytest.raises(RuntimeError, match="codes of the table"):
+            settle(table)
+        table.append(VECTORS[200:1_500])
+        assert_right(table, VECTORS[:1_500], 1.0)
+        assert (table.stats().state, len(calls)) == ("failed", 1)
+    assert [record.message for record in caplog.records] == ["no codes for a table of 200 rows; it is scanned exactly"]
+
+    grow(table, VECTORS[1_500:1_600])
+    assert (table.stats().state, table.stats().trained_rows) == ("coded", 1_600)
+    table.close()
+
+
+def test_failed_squeezing_is_not_tried_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+    table = coded(VECTORS[:1_500])
+    monkeypatch.setattr(blocks.Blocks, "squeeze", failing(calls))
+    with caplog.at_level(logging.CRITICAL):
+        table.remove(range(400))
+        with pytest.raises(RuntimeError, match="codes of the table"):
+            settle(table)
+        table.remove(range(400, 500))
+        assert len(calls) == 1
+    with pytest.raises(MemoryError):
+        table.compact()
+    assert_right(table, VECTORS[:1_500], 0.97, np.arange(500, 1_500))
+    table.close()
+
+
+def test_closing_ends_the_training_and_the_table_can_still_be_read_and_written(
+    held_training: tuple[Event, Event],
+) -> None:
+    started, finish = held_training
+    table = CpuTable(WIDTH, CompressPolicy(1_000, 8))
+    table.append(VECTORS[:1_500])
+    assert started.wait(PATIENCE_S)
+    closer = Thread(target=table.close)
+    closer.start()
+    finish.set()
+    closer.join(PATIENCE_S)
+    assert not closer.is_alive()
+
+    table.close()
+    table.append(VECTORS[1_500:2_000])
+    table.remove(range(1_000))
+    table.compact()
+    assert table.compression.wait(timeout_s=0)
+    assert (table.stats().state, table.stats().dead_rows) == ("exact", 1_000)
+    assert_right(table, VECTORS[:2_000], 1.0, np.arange(1_000, 2_000))

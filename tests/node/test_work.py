@@ -1,0 +1,46 @@
+"""The threads of the operations: a bound on what waits for them, and nothing left of who leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Event
+
+import pytest
+
+from thread_service.errors import Busy
+from thread_service.node.work import Work
+
+
+def test_more_work_than_may_wait_is_refused_and_there_is_room_again_when_some_is_done() -> None:
+    async def scenario() -> None:
+        work, go = Work(unfinished_max=3), Event()
+        try:
+            started = [work.start(lambda: go.wait(60)) for _ in range(3)]
+            with pytest.raises(Busy, match="3 operations already wait"):
+                work.start(lambda: True)
+            go.set()
+            assert await asyncio.gather(*started) == [True] * 3
+            assert await work.run(lambda: "room") == "room"
+        finally:
+            go.set()
+            work.close()
+
+    asyncio.run(scenario())
+
+
+def test_work_that_fails_or_is_given_up_leaves_its_room() -> None:
+    async def scenario() -> None:
+        work, go = Work(unfinished_max=2), Event()
+        try:
+            with pytest.raises(ZeroDivisionError):
+                await work.run(lambda: 1 // 0)
+            given_up = work.start(lambda: go.wait(60))
+            given_up.cancel()
+            go.set()
+            assert await work.run(lambda: "still here") == "still here"
+            assert [await work.run(lambda each=each: each) for each in range(5)] == list(range(5))
+        finally:
+            go.set()
+            work.close()
+
+    asyncio.run(scenario())
