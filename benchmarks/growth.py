@@ -206,21 +206,27 @@ def open_thrice(folder: Path) -> dict[str, Any]:
 
 def open_once(folder: Path) -> dict[str, Any]:
     engine = create_engine("cpu")
-    started = time.perf_counter()
+    started, processor_started = time.perf_counter(), time.process_time()
     store = Store(DataDirectory.open(folder), engine)
-    seconds = time.perf_counter() - started
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor_started
     anonymous = anonymous_bytes()
-    found = {"seconds": round(seconds, 3), "anonymous_mb": round(anonymous / 1e6, 2), "coded_rows": 0, "code_bytes": 0}
-    if (resident := store.resident.table("caller", WIDTH)) is not None:
-        stats = resident.table.stats()
-        found |= {"coded_rows": stats.coded_rows, "code_bytes": stats.code_bytes}
-        check(store, resident)
+    stats = table_of(store).table.stats()
+    check(store)
+    found = {
+        "seconds": round(seconds, 3),
+        "processor_seconds": round(processor, 3),
+        "anonymous_mb": round(anonymous / 1e6, 2),
+        "vector_mb": round(stats.vector_bytes / 1e6, 2),
+        "coded_rows": stats.coded_rows,
+        "code_bytes": stats.code_bytes,
+    }
     store.close()
     return found
 
 
-def check(store: Store, resident: Any) -> None:
+def check(store: Store) -> None:
     """A stored vector is its own nearest neighbour: codes, rows and places fit together."""
+    resident = table_of(store)
     with store.read() as connection:
         [last] = sql.column(connection, "SELECT max(vector_key) FROM vectors")
         for key in np.linspace(1, last, 8).astype(np.int64).tolist():

@@ -20,6 +20,7 @@ Vectors = NDArray[np.float32]
 WIDTH = 1_024
 _CHUNK = 20_000
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_CLAUSE_END = re.compile(r"[,;:()]\s*")
 _SHORTEST = 25
 
 
@@ -47,7 +48,7 @@ def clustered(rows: int, queries: int) -> VectorSet:
 
 
 def sentences(data: Path, rows: int, queries: int, cache: Path) -> VectorSet:
-    """Sentences of every corpus below `data`, then pairs of neighbours, embedded by the default model of a CPU.
+    """Sentences of every corpus below `data`, their clauses, then pairs of neighbours, embedded by the default model.
 
     The vectors are kept in `cache`, since embedding takes a quarter of an hour; the queries are drawn from among them.
     """
@@ -62,19 +63,19 @@ def sentences(data: Path, rows: int, queries: int, cache: Path) -> VectorSet:
 
 
 def _texts(data: Path) -> Iterator[str]:
-    passages = [
-        [part.strip() for part in _SENTENCE_END.split(text) if len(part.strip()) >= _SHORTEST]
-        for path in sorted(data.glob("*/corpus.jsonl"))
-        for text in _passages(path)
-    ]
+    passages = [_parts(_SENTENCE_END, text) for path in sorted(data.glob("*/corpus.jsonl")) for text in _passages(path)]
     for passage in passages:
         yield from passage
     for passage in passages:
+        for sentence in passage:
+            yield from _parts(_CLAUSE_END, sentence)
+    for passage in passages:
         for first, second in pairwise(passage):
             yield f"{first} {second}"
-    for passage in passages:
-        for three in zip(passage, passage[1:], passage[2:], strict=False):
-            yield " ".join(three)
+
+
+def _parts(end: re.Pattern[str], text: str) -> list[str]:
+    return [part.strip() for part in end.split(text) if len(part.strip()) >= _SHORTEST]
 
 
 def _passages(path: Path) -> Iterator[str]:

@@ -76,8 +76,15 @@ class Compressed:
     def look(self, k: int, passing: Passing) -> Look | None:
         """How far to look for the `k` nearest that pass; None when the codes cannot answer that many."""
         if len(passing) == passing.live_count:
-            return self.whole.of(k, len(passing))
-        return (self.even if self._is_even(passing) else self.apart).of(k, len(passing))
+            reach = self.whole
+        else:
+            reach = self.even if self._is_even(passing) else self.apart
+        look = reach.of(k, len(passing))
+        growth = self.codes.coded_rows / max(1, self.calibrated_rows)
+        if look is None or growth <= 1:
+            return look
+        # The rows that codes may put before a near one have become more since, at most in proportion.
+        return replace(look, depth=int(np.ceil(look.depth * growth)))
 
     def _is_even(self, passing: Passing) -> bool:
         lists = self.codes.codebook.lists

@@ -30,7 +30,10 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 StoredVectors = Callable[[Int64], Float32]
-"""Reads float32[n, width] of int64[n] rows, which ascend; NaN for a row that is gone for good."""
+"""Reads float32[n, width] of int64[n] rows, which ascend and may repeat; NaN for a row that is gone for good.
+
+The array is a new one, which whoever asked may overwrite.
+"""
 
 Compress = Literal["auto", "always"]
 """Which tables are searched by codes: those too large to be scanned exactly, or every one."""

@@ -21,7 +21,7 @@ from thread_kernels.interface import DamagedCodes, Int64, SavedCodes
 from thread_kernels.loaded_faiss import faiss
 from thread_kernels.reach import Reach
 
-_MAGIC = b"thread codes 1\n"
+_MAGIC = b"thread codes 2\n"
 _LENGTH = struct.Struct("<Q")
 _REACHES = ("whole", "even", "apart")
 _NUMBERS = ("trained_rows", "calibrated_rows", "training_seconds", "coded_cost", "gathered_cost")

@@ -86,6 +86,7 @@ def test_new_rows_are_found_before_and_after_they_have_codes() -> None:
     codes = state_of(table).codes
     assert (codes.base_rows, codes.fresh_rows, codes.rows) == (1_000, 300, 1_300)
     assert codes.base is first.codes.base, "what has codes is not coded again"
+    assert (first.codes.fresh_rows, first.codes.rows) == (0, 1_000), "a search that began before keeps what it had"
     table.remove(new[:50])
     assert not any(np.isin(hits.rows, new[:50]).any() for hits in table.search(QUERIES, 10, [None] * 100))
     table.close()
@@ -115,6 +116,7 @@ def test_a_growing_table_is_calibrated_at_2_times_and_trained_at_8_times_the_row
 
     grow(table, VECTORS[400:700])
     assert (state_of(table).calibrated_rows, state_of(table).whole) == (400, first.whole)
+    assert_right(table, VECTORS[:700], 0.97)
     grow(table, VECTORS[700:1_000])
     second = state_of(table)
     assert second.codes.codebook is first.codes.codebook

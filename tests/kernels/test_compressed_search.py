@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from coded_tables import clustered, coded, grow, nearest_of, only, recall, settle
 
-from thread_kernels import codebook, create_engine, engine_cpu
+from thread_kernels import Hits, codebook, create_engine, engine_cpu
 from thread_kernels.costs import RowCosts
 from thread_kernels.engine_cpu import CpuTable
+from thread_kernels.reach import Reach
 
-WIDTH, ROWS = 64, 4_200
+WIDTH, ROWS = 64, 3_000
 VECTORS = clustered(ROWS, WIDTH)
 QUERIES = clustered(100, WIDTH, seed=2)
 STRONGEST = np.linalg.eigh(VECTORS.T @ VECTORS)[1][:, -1]
@@ -77,6 +78,25 @@ def test_every_row_that_passes_is_found_when_few_enough_pass(table: CpuTable) ->
     rows = FILTERS["1 %"]
     [hits] = table.search(QUERIES[:1], len(rows), [only(table, rows)])
     assert sorted(hits.rows.tolist()) == rows.tolist()
+
+
+def test_fewer_than_k_mean_that_no_more_pass_however_few_lists_are_visited() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codebook, "_ROWS_A_LIST", 16)
+        table = coded(VECTORS[:1_100])
+    table.close()
+    current = table.compression.current
+    assert current is not None
+    assert current.codes.codebook.lists == 64
+    narrow = Reach(((10, 10, 0.02), (100, 100, 0.02), (1_000, 1_000, 0.02)), 1)
+    table.compression.current = replace(current, whole=narrow, even=narrow, apart=narrow)
+    rows = np.arange(0, 1_100, 20)
+    for k in (10, 54, 55, 56):
+        for ask in (table.search, table.candidates):
+            [found] = ask(QUERIES[:1], k, [only(table, rows)])
+            listed = found.rows if isinstance(found, Hits) else found
+            assert len(listed) >= min(k, len(rows))
+            assert np.isin(listed, rows).all()
 
 
 def test_distances_are_exact_and_ascend(table: CpuTable) -> None:
@@ -163,7 +183,7 @@ def test_the_cheapest_plan_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_a_large_table_of_wide_vectors_is_coded_by_itself(width: int, rows: int, state: str) -> None:
     table = create_engine("cpu").table(width)
     assert isinstance(table, CpuTable)
-    grow(table, VECTORS[:rows, :width])
+    grow(table, clustered(rows, width))
     stats = table.stats()
     assert (stats.state, stats.coded_rows) == (state, rows if state == "coded" else 0)
     assert (stats.rows, stats.vector_bytes) == (rows, rows * width * 4)

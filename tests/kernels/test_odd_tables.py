@@ -62,7 +62,7 @@ def test_a_small_or_narrow_table_finds_every_row_by_its_own_vector(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("which", "scale"), [("all", 1e-30), ("all", 5e17), ("one", 5e17)])
+@pytest.mark.parametrize(("which", "scale"), [("all", 1e-30), ("all", 5e18), ("one", 5e18)])
 def test_tiny_and_huge_vectors_are_coded_without_a_failure(which: str, scale: float) -> None:
     vectors = clustered(700, 16)
     vectors[:: 1 if which == "all" else len(vectors)] *= np.float32(scale)
@@ -95,10 +95,10 @@ def test_the_idle_threads_of_faiss_sleep() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     shown = subprocess.run(
         [sys.executable, "-c", "import thread_kernels.engine_cpu"],
-        env=environment | {"OMP_DISPLAY_ENV": "true"},
+        env=environment | {"OMP_DISPLAY_ENV": "verbose"},
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in shown.stderr
+    assert "GOMP_SPINCOUNT = '0'" in shown.stderr

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from coded_tables import Store, clustered, coded, grow, nearest_of, only, recall, settle
 
+from thread_kernels import engine_cpu
 from thread_kernels.compression import CompressPolicy
+from thread_kernels.costs import RowCosts
 from thread_kernels.engine_cpu import CpuTable
 
-WIDTH, ROWS = 48, 1_500
+WIDTH, ROWS = 48, 900
 VECTORS = clustered(ROWS, WIDTH)
 QUERIES = clustered(100, WIDTH, seed=2)
 
@@ -20,18 +24,19 @@ def store() -> Store:
 
 
 def test_vectors_are_forgotten_once_they_have_codes(store: Store) -> None:
-    table = CpuTable(WIDTH, CompressPolicy(1_000, 8), store)
-    grow(table, VECTORS[:1_000], store)
-    assert table.stats().vector_bytes == 1_000 * WIDTH * 4
-    grow(table, VECTORS[1_000:1_001], store)
-    assert (table.stats().coded_rows, table.stats().vector_bytes) == (1_001, 0)
+    table = CpuTable(WIDTH, CompressPolicy(500, 8), store)
+    grow(table, VECTORS[:500], store)
+    assert table.stats().vector_bytes == 500 * WIDTH * 4
+    grow(table, VECTORS[500:501], store)
+    assert (table.stats().coded_rows, table.stats().vector_bytes) == (501, 0)
 
-    grow(table, VECTORS[1_001:1_100], store)
+    grow(table, VECTORS[501:600], store)
     assert table.stats().vector_bytes == 99 * WIDTH * 4
-    grow(table, VECTORS[1_100:1_400], store)
-    assert (table.stats().coded_rows, table.stats().vector_bytes) == (1_400, 0)
+    grow(table, VECTORS[600:], store)
+    assert (table.stats().coded_rows, table.stats().vector_bytes) == (ROWS, 0)
     store.read = 0
-    assert recall(table.search(QUERIES, 10, [None] * 100), nearest_of(VECTORS[:1_400], QUERIES, 10)) >= 0.97
+    assert recall(table.search(QUERIES, 10, [None] * 100), nearest_of(VECTORS, QUERIES, 10)) >= 0.97
+    assert store.read > 0
     table.close()
 
 
@@ -43,7 +48,7 @@ def test_the_answers_are_those_of_a_table_that_keeps_its_vectors(store: Store) -
         settle(table)
     assert (backed.stats().dead_rows, keeping.stats().dead_rows) == (0, 0)
 
-    for rows in (None, range(700), range(0, ROWS, 61)):
+    for rows in (None, range(500), range(0, ROWS, 61)):
         filters = [[None if rows is None else only(table, rows)] * 100 for table in (backed, keeping)]
         truth = nearest_of(
             np.concatenate([VECTORS, QUERIES]),
@@ -81,6 +86,19 @@ def test_a_search_by_code_reads_only_the_rows_it_measures(store: Store) -> None:
     table.close()
 
 
+def test_an_exact_scan_of_a_store_is_reckoned_with_what_reading_it_costs(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = coded(VECTORS, above=500, store=store)
+    table.close()
+    current = table.compression.current
+    assert current is not None
+    table.compression.current = replace(current, coded_cost=1e-9, gathered_cost=1e-6)
+    monkeypatch.setattr(engine_cpu, "row_costs", lambda width: RowCosts(scanned=1e-12, gathered=1e-12))
+    table.search(QUERIES, 10, [None] * 100)
+    assert table.stats().by_code == 100
+
+
 def test_rows_gone_from_the_store_are_never_found(store: Store) -> None:
     """A row may be deleted from the store before the table is told."""
     table = coded(VECTORS, store=store)
@@ -101,10 +119,10 @@ def test_rows_gone_from_the_store_are_never_found(store: Store) -> None:
 
 @pytest.mark.parametrize("above", [0, None], ids=["by code", "exactly"])
 def test_what_is_left_is_found_when_nearly_everything_is_gone_from_the_store(store: Store, above: int | None) -> None:
-    table = coded(VECTORS[:1_200], store=store)
+    table = coded(VECTORS, store=store)
     if above is None:
         table.compression.current = None
-    store.delete(range(3, 1_200))
+    store.delete(range(3, ROWS))
     [everything, mine] = table.search(VECTORS[[2, 2]], [10, 290], [None, only(table, range(300))])
     assert everything.rows[0] == 2
     assert set(everything.rows) <= {0, 1, 2}
@@ -113,21 +131,21 @@ def test_what_is_left_is_found_when_nearly_everything_is_gone_from_the_store(sto
 
 
 def test_a_table_that_is_not_coded_reads_nothing(store: Store) -> None:
-    table = coded(VECTORS[:1_000], above=1_000, store=store)
+    table = coded(VECTORS, above=ROWS, store=store)
     found = table.search(QUERIES, 10, [None] * 100)
-    table.rescore(QUERIES[0], range(1_000))
-    assert recall(found, nearest_of(VECTORS[:1_000], QUERIES, 10)) == 1.0
+    table.rescore(QUERIES[0], range(ROWS))
+    assert recall(found, nearest_of(VECTORS, QUERIES, 10)) == 1.0
     assert store.read == 0
     table.close()
 
 
 def test_codes_are_made_although_rows_are_gone_from_the_store(store: Store) -> None:
     """Training again reads what was forgotten."""
-    table = coded(VECTORS[:160], store=store)
-    store.delete(range(150))
-    grow(table, VECTORS[160:], store)
+    table = coded(VECTORS[:110], store=store)
+    store.delete(range(100))
+    grow(table, VECTORS[110:], store)
     assert (table.stats().state, table.stats().trained_rows) == ("coded", ROWS)
-    assert table.stats().coded_rows == ROWS - 150
+    assert table.stats().coded_rows == ROWS - 100
     found = table.search(QUERIES, 10, [None] * 100)
-    assert recall(found, nearest_of(VECTORS, QUERIES, 10, np.arange(150, ROWS))) >= 0.97
+    assert recall(found, nearest_of(VECTORS, QUERIES, 10, np.arange(100, ROWS))) >= 0.97
     table.close()

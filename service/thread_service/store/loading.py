@@ -123,8 +123,8 @@ def _load_readers(resident: Resident, connection: apsw.Connection) -> None:
     for (readers,), (keys, firsts, counts) in _grouped(contents, 3):
         resident.set_contents(readers, keys, firsts, counts)
     documents = connection.execute(
-        "SELECT owner_key, access, group_concat(group_key, ' '), document_key, content_key"
-        " FROM documents LEFT JOIN document_groups USING (document_key) GROUP BY document_key"
+        "SELECT owner_key, access, (SELECT group_concat(group_key, ' ') FROM document_groups"
+        "  WHERE document_groups.document_key = documents.document_key), document_key, content_key FROM documents"
     )
     for (owner_key, access, groups), (keys, content_keys) in _grouped(documents, 2):
         tokens = of_document(owner_key, access, [int(key) for key in groups.split()] if groups else ())
