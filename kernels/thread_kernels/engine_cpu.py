@@ -148,6 +148,7 @@ class CpuTable:
     def stats(self) -> TableStats:
         current = self.compression.current
         live, dead = self._members.live_count, self._members.dead_count
+        coded_rows = 0 if current is None else current.codes.coded_rows
         look = None if current is None else current.look(10, self._members.passing(None))
         costs = row_costs(self.width)
         if current is None:
@@ -157,10 +158,10 @@ class CpuTable:
         return TableStats(
             rows=live + dead,
             dead_rows=dead,
-            coded_rows=0 if current is None else current.codes.coded_rows,
+            coded_rows=coded_rows,
             code_bytes=0 if current is None else current.codes.codebook.code_bytes,
             vector_bytes=self._blocks.kept_bytes,
-            depth=0 if look is None else look.depth,
+            depth=coded_rows if look is None else look.depth,
             crossover_rows=int(crossover),
             state=self._state(current),
             trained_rows=0 if current is None else current.trained_rows,

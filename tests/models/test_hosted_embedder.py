@@ -165,17 +165,17 @@ def test_retry_after_is_kept_to_by_everybody(server: EmbeddingsServer, embedder:
     assert server.times[1] - server.times[0] >= 1
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [("120", 120), (formatdate(time.time() + 300, usegmt=True), 300), ("1e9", 3600), ("-5", 1), ("soon", 1)],
-)
+@pytest.mark.parametrize(("header", "seconds"), [("120", 120), ("1e9", 3600), ("-5", 1), ("soon", 1)])
 def test_a_query_is_told_when_to_come_back(
     server: EmbeddingsServer, embedder: HostedEmbedder, header: str, seconds: int
 ) -> None:
     server.script += [does.status(503, Retry_After=header)] * 3
-    assert fails(embedder, "q", role="query").retry_after_seconds == pytest.approx(
-        seconds, abs=60 if seconds == 300 else 1
-    )
+    assert fails(embedder, "q", role="query").retry_after_seconds == pytest.approx(seconds, abs=1)
+
+
+def test_a_query_is_told_when_to_come_back_by_a_date(server: EmbeddingsServer, embedder: HostedEmbedder) -> None:
+    server.script += [does.status(503, Retry_After=formatdate(time.time() + 300, usegmt=True))] * 3
+    assert fails(embedder, "q", role="query").retry_after_seconds == pytest.approx(300, abs=60)
 
 
 @pytest.mark.parametrize("misdeed", [does.silence, does.drip], ids=["silence", "drip"])

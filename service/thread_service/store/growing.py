@@ -27,7 +27,7 @@ class GrowingInts:
             return
         top = int(wanted.max())
         if top >= len(self._values):
-            grown = np.zeros(max(top + 1, len(self._values) * 3 // 2), self._values.dtype)
+            grown = np.zeros(max(top + 1, len(self._values) * 9 // 8), self._values.dtype)
             grown[: len(self._values)] = self._values
             self._values = grown
         self._values[wanted] = np.asarray(values, dtype=np.int64) - self._missing

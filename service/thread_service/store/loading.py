@@ -47,7 +47,6 @@ def load(resident: Resident, connection: apsw.Connection, segments: Segments, ca
         loaded = _load_tables(resident, connection, segments, cache)
         _load_readers(resident, connection)
     connection.pragma("shrink_memory")
-    _give_memory_back()
     return loaded
 
 
@@ -66,7 +65,7 @@ def _load_tables(
     return loaded
 
 
-def _give_memory_back() -> None:
+def give_memory_back() -> None:
     """What was read in passing leaves holes in the heap that the C library keeps: half as much again as what stays."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, others need it less
     if trim is not None:

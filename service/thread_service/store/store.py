@@ -17,7 +17,7 @@ from thread_service.store.compactor import Compactor
 from thread_service.store.directory import DataDirectory
 from thread_service.store.disk import Disk
 from thread_service.store.files import Files
-from thread_service.store.loading import load
+from thread_service.store.loading import give_memory_back, load
 from thread_service.store.resident import Resident
 from thread_service.store.scrub import Scrub
 
@@ -60,6 +60,7 @@ class Store(Disk):
             on_damage=self.database.fail,
         )
         self._compactor = Compactor(self)
+        give_memory_back()
         self._keeper.start()
         self._scrub.start()
         self._compactor.start()
