@@ -28,7 +28,7 @@ RETRAINING_GROWTH = 8
 DEAD_FRACTION, _DEAD_ROWS = 5, 256
 """The dead are dropped once they are more than one in five, and not a mere handful."""
 _RECALIBRATING_GROWTH = 2
-_UNCODED_ROWS = 256
+_UNCODED_ROWS = 64
 """Rows without codes that may wait: they are scanned exactly, and cost memory."""
 _FRESH_ROWS, _FRESH_FRACTION = 4_096, 64
 """Rows beside the base: few beside the base to search, many beside the cost of copying the base."""

@@ -85,9 +85,12 @@ def _bytes(index: faiss.Index) -> bytes:
 def _number_anew(base: faiss.Index, fresh: faiss.Index) -> int:
     """Give the rows of both parts their place in the order of all; every row of `fresh` is above those of `base`."""
     base_lists, fresh_lists = ids_of(base), ids_of(fresh)
-    rows = np.sort(np.concatenate([*base_lists, *fresh_lists]))
+    rows = np.concatenate([*base_lists, *fresh_lists])
+    places = np.zeros(1 + rows.max(initial=-1), dtype=np.int64)
+    places[rows] = 1
+    places = np.cumsum(places) - 1
     for numbers in (*base_lists, *fresh_lists):
-        numbers[:] = np.searchsorted(rows, numbers)
+        numbers[:] = places[numbers]
     return int(base.ntotal)
 
 

@@ -85,6 +85,8 @@ def _restore(resident: Resident, rows: StoredRows, cached: CachedCodes, loaded: 
         )
         return rows
     table = resident.ensure_table(cached.purpose, cached.width)
+    # Room that FAISS reserves and does not use is memory only where it lies in holes that were written to before.
+    give_memory_back()
     try:
         table.restore(cached.data, len(known), np.flatnonzero(known), rows.subject_keys[at], rows.places[at])
     except Exception as error:
@@ -116,8 +118,9 @@ def _append(resident: Resident, purpose: Purpose, width: int, rows: StoredRows, 
 
 def _load_readers(resident: Resident, connection: apsw.Connection) -> None:
     contents = connection.execute(
-        "SELECT readers, content_key, min(partition_key), count(*) FROM contents JOIN partitions USING (content_key)"
-        " GROUP BY content_key"
+        "SELECT readers, content_key, partition_key,"
+        "  (SELECT max(ordinal) + 1 FROM partitions others WHERE others.content_key = contents.content_key)"
+        " FROM contents CROSS JOIN partitions USING (content_key) WHERE ordinal = 0"
     )
     for (readers,), (keys, firsts, counts) in _grouped(contents, 3):
         resident.set_contents(readers, keys, firsts, counts)

@@ -84,11 +84,11 @@ class ResidentTable:
     def _change(self, rows: Ints, stored: str) -> None:
         left, came = self._members.change(rows, stored)
         for token, members in left.items():
-            self._sets[token].discard(members)
+            self._sets[token].discard(_as_range(members))
         for token, members in came.items():
             if token not in self._sets:
                 self._sets[token] = self.table.row_set()
-            self._sets[token].add(members)
+            self._sets[token].add(_as_range(members))
 
     def rows_of(self, subjects: ArrayLike) -> Ints:
         """Rows of the subjects that have one, in their order."""
@@ -256,6 +256,13 @@ class Resident:
                 by_readers.setdefault(readers, []).append(key)
         for readers, keys in by_readers.items():
             self.set_edges(purpose, readers, keys)
+
+
+def _as_range(rows: Ints) -> Ints | range:
+    """Rows that follow each other as a range, with which an engine is done at once."""
+    if len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all()):
+        return range(int(rows[0]), int(rows[-1]) + 1)
+    return rows
 
 
 def _spans(firsts: Ints, counts: Ints) -> Ints:

@@ -51,7 +51,7 @@ def snapshot(connection: apsw.Connection, known: Ints | None = None) -> Ints:
 
     `known`: an earlier snapshot, of this database or of any other. Where it agrees with the database its rows are
     taken, which is several times faster than reading them: a row never changes but for its place, and no key comes
-    back, so the number of rows and weighted sums of the columns tell whether anything is different.
+    back, so the number of rows and a weighted sum of their columns tell whether anything is different.
     """
     if known is None:
         return _read(connection, 0, np.iinfo(np.int64).max)
@@ -61,9 +61,12 @@ def snapshot(connection: apsw.Connection, known: Ints | None = None) -> Ints:
 def by_table(rows: Ints) -> dict[tuple[Purpose, int], StoredRows]:
     """The rows of a snapshot, by purpose and width."""
     found: dict[tuple[Purpose, int], StoredRows] = {}
-    for number in np.unique(rows[0]).tolist():
+    tables = rows[0]
+    numbers = np.unique(tables) if (tables != tables[:1]).any() else tables[:1]
+    for number in numbers.tolist():
         width, purpose = divmod(number, len(_PURPOSES))
-        found[_PURPOSES[purpose], width] = StoredRows(*rows[1:, rows[0] == number])
+        here = rows[1:] if len(numbers) == 1 else rows[1:, tables == number]
+        found[_PURPOSES[purpose], width] = StoredRows(*here)
     return found
 
 
@@ -88,14 +91,23 @@ def _read(connection: apsw.Connection, start: int, stop: int) -> Ints:
     return sql.integers(connection, statement, COLUMNS)
 
 
+# Sums stay below 2^63 for subject keys below 2^31, which is what the memory holds.
+_FACTORS = {"subject_key": 7_919, "segment": 1_000_003, "slot": 31, "crc": 1}
+_WEIGHTS = 16
+
+
 def _sums(connection: apsw.Connection, start: int, stop: int) -> tuple[int, ...]:
-    columns = ", ".join(f"sum({name} * (vector_key % 16 + 1))" for name in ("subject_key", "segment", "slot", "crc"))
-    statement = f"SELECT count(*), {columns} FROM vectors WHERE vector_key >= ? AND vector_key < ?"
+    mixed = " + ".join(f"{name} * {factor}" for name, factor in _FACTORS.items())
+    statement = (
+        f"SELECT count(*), sum(({mixed}) * (vector_key % {_WEIGHTS} + 1)) FROM vectors"
+        " WHERE vector_key >= ? AND vector_key < ?"
+    )
     found: tuple[int, ...] = sql.row(connection, statement, (start, stop))
     return found
 
 
 def _sums_of(rows: Ints) -> tuple[int, ...]:
     _, keys, subjects, places, crcs = rows
-    weights = keys % 16 + 1
-    return len(keys), *(int(column @ weights) for column in (subjects, *unpacked(places), crcs))
+    columns = (subjects, *unpacked(places), crcs)
+    mixed = sum(column * factor for column, factor in zip(columns, _FACTORS.values(), strict=True))
+    return len(keys), int(mixed @ (keys % _WEIGHTS + 1))
