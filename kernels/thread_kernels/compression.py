@@ -249,7 +249,7 @@ class Compression:
         self._blocks.release(compressed.codes.rows)
 
     def _sampled(self, live: Int64) -> tuple[tuple[Int64, Float32], Float32]:
-        """Rows and vectors to ask with, and vectors to train on; of a small table they are the same."""
+        """Rows and vectors to ask with, and vectors to train on; a table of one row has no others to train on."""
         training = max(_TRAINING_ROWS, ROWS_A_CENTROID * list_count(len(live)))
         chosen = np.random.default_rng(_SEED).permutation(live)[: _HELD_OUT_ROWS + training]
         asked = min(_HELD_OUT_ROWS, max(1, len(chosen) // 8))

@@ -128,7 +128,7 @@ class TableStats:
     vector_bytes: int
     """Memory of float32 vectors."""
     depth: int
-    """R(10): rows by code that are measured for the best 10; 0 without codes."""
+    """R(10): rows by code that are measured for the best 10, all if no fewer were enough; 0 without codes."""
     crossover_rows: int
     """Passing rows up to which a search gathers them; beyond, it scans."""
     state: Literal["exact", "training", "coded", "failed"]

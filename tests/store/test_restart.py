@@ -214,6 +214,26 @@ def test_the_cache_is_written_while_serving_when_a_quarter_more_is_coded_or_trai
     assert written == [0, 1, 1, 2, 3, 0, 1]
 
 
+def test_as_many_rows_filed_as_were_removed_leave_no_code_of_those_in_the_cache(tmp_path: Path) -> None:
+    def coded(opened: Opened) -> None:
+        table = opened.store.resident.table("model", WIDTH)
+        assert table is not None
+        table.table.compression.wait(TIMEOUT)
+        opened.store.compact(lambda *_: None)
+
+    with opened_store(tmp_path, create_engine("cpu", compress="always")) as opened:
+        for number in range(4):
+            file(opened, number, count=64)
+        coded(opened)
+        opened.remove("ann", "d0")
+        file(opened, 4, count=64)
+        coded(opened)
+        cached = opened.store._cache.read("model", WIDTH)
+        left = opened.column("SELECT vector_key FROM vectors ORDER BY vector_key")
+    assert cached is not None
+    assert cached.vector_keys.tolist() == left == [*range(65, 321)]
+
+
 def test_a_full_disk_costs_the_cache_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

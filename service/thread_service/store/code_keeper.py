@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import apsw
 import numpy as np
@@ -26,6 +27,15 @@ Key = tuple[Purpose, int]
 log = logging.getLogger(__name__)
 
 
+class _Standing(NamedTuple):
+    """A table at one moment. `row_count` only grows and `live_count` falls by removals alone: when both are as they
+    were, nothing came and nothing went."""
+
+    row_count: int
+    live_count: int
+    stats: TableStats
+
+
 class CodeKeeper:
     """`read`: a snapshot of the database. `restored`: tables whose codes are those of the cache."""
 
@@ -41,7 +51,9 @@ class CodeKeeper:
         self._read = read
         self._using = threading.Lock()
         coded = self._coded()
-        self._kept = {key: coded.get(key) if key in restored else None for key in cache.tables()}
+        self._kept: dict[Key, _Standing | None] = {
+            key: coded.get(key) if key in restored else None for key in cache.tables()
+        }
         """The tables of the cache as they were when it was written; None: it holds what is of no use any more."""
         self._complaint = ""
         self._closing = threading.Event()
@@ -78,11 +90,15 @@ class CodeKeeper:
         with self._resident.lock:
             return dict(self._resident.tables)
 
-    def _coded(self) -> dict[Key, TableStats]:
-        found = {key: resident.table.stats() for key, resident in self._tables().items()}
-        return {key: stats for key, stats in found.items() if stats.coded_rows}
+    def _coded(self) -> dict[Key, _Standing]:
+        # The counts before the codes: rows that come or go in between make the next cache, they are never missed.
+        found = {
+            key: _Standing(resident.table.row_count, resident.table.live_count, resident.table.stats())
+            for key, resident in self._tables().items()
+        }
+        return {key: standing for key, standing in found.items() if standing.stats.coded_rows}
 
-    def _write_if(self, differs: Callable[[TableStats, TableStats], bool]) -> None:
+    def _write_if(self, differs: Callable[[_Standing, _Standing], bool]) -> None:
         """The cache is a convenience: whatever prevents it is told, and prevents nothing else."""
         with self._using:
             try:
@@ -97,7 +113,7 @@ class CodeKeeper:
             except Exception:
                 log.exception("the cache of codes was not written")
 
-    def _write(self, coded: dict[Key, TableStats]) -> None:
+    def _write(self, coded: dict[Key, _Standing]) -> None:
         with self._read() as connection:
             rows = snapshot(connection, self._cache.rows())
         stored, tables = by_table(rows), self._tables()
@@ -121,12 +137,16 @@ def _codes(key: Key, resident: ResidentTable, stored: StoredRows) -> CachedCodes
     return CachedCodes(*key, vector_keys[saved.rows], crcs[saved.rows], saved.data)
 
 
-def _has_grown(now: TableStats, kept: TableStats) -> bool:
-    return _codebook(now) != _codebook(kept) or now.coded_rows >= GROWTH * kept.coded_rows
+def _has_grown(now: _Standing, kept: _Standing) -> bool:
+    return _codebook(now.stats) != _codebook(kept.stats) or now.stats.coded_rows >= GROWTH * kept.stats.coded_rows
 
 
-def _has_changed(now: TableStats, kept: TableStats) -> bool:
-    return _codebook(now) != _codebook(kept) or (now.coded_rows, now.dead_rows) != (kept.coded_rows, kept.dead_rows)
+def _has_changed(now: _Standing, kept: _Standing) -> bool:
+    return (
+        _codebook(now.stats) != _codebook(kept.stats)
+        or now.stats.coded_rows != kept.stats.coded_rows
+        or (now.row_count, now.live_count) != (kept.row_count, kept.live_count)
+    )
 
 
 def _codebook(stats: TableStats) -> tuple[float, float]:
