@@ -24,7 +24,7 @@ from thread_service.batching.embed import EmbeddingQueue
 from thread_service.models.embedder import Embedder, Role, Stamp, Status
 from thread_service.models.local import local_embedder
 from thread_service.node.node import Node
-from thread_service.node.operations import DocumentIn, FileRequest
+from thread_service.node.operations import DocumentIn, FileRequest, MediaType
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
 
@@ -63,22 +63,25 @@ class DataSet:
     passages: tuple[Passage, ...]
     questions: tuple[Question, ...]
     has_triples: bool
+    media_type: MediaType
 
     @classmethod
     def read(cls, folder: Path) -> DataSet:
-        """`corpus.jsonl` {id, title, text}, `queries.jsonl` {text, relevant}, `triples.jsonl` where there is one."""
+        """`corpus.jsonl` {id, title, text, media_type}, `queries.jsonl` {text, relevant}, `triples.jsonl`
+        where there is one."""
         triples: dict[str, list[Triple]] = {}
         path = folder / "triples.jsonl"
-        for line in _lines(path) if path.exists() else ():
+        for line in read_lines(path) if path.exists() else ():
             triples.setdefault(line["doc_id"], []).append((line["subject"], line["predicate"], line["object"]))
+        corpus = list(read_lines(folder / "corpus.jsonl"))
         return cls(
             folder.resolve().name,
             tuple(
-                Passage(line["id"], line["title"], line["text"], tuple(triples.get(line["id"], ())))
-                for line in _lines(folder / "corpus.jsonl")
+                Passage(line["id"], line["title"], line["text"], tuple(triples.get(line["id"], ()))) for line in corpus
             ),
-            tuple(Question(line["text"], frozenset(line["relevant"])) for line in _lines(folder / "queries.jsonl")),
+            tuple(Question(line["text"], frozenset(line["relevant"])) for line in read_lines(folder / "queries.jsonl")),
             path.exists(),
+            corpus[0].get("media_type", "text") if corpus else "text",
         )
 
 
@@ -181,7 +184,8 @@ def _cpu_lines() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a `.jsonl` file."""
     with path.open(encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)

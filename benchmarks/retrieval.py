@@ -1,11 +1,13 @@
-"""Do words and graph find what vectors miss? Recall of plain vectors, BM25, each channel added alone, and all together.
+"""Do words and graph find what vectors miss? Recall of plain vectors, BM25, each channel added, a gate, all at once.
 
     python benchmarks/retrieval.py --data DIR
 
-The corpus is filed through a node in this process in up to three set-ups, all with the same embedder: `triples`, the
-graph the data set brings; `names`, titles as document names and links by name only; `keywords`, what the node finds in
-a text nobody described. Recall is the mean over questions of relevant passages found ÷ relevant passages; intervals are
-95 % bootstrap percentiles over questions, of differences paired by question.
+The corpus is filed through a node in this process in several set-ups, all with the same embedder: `triples`, the graph
+the data set brings; `names`, titles as document names and links by name only; `identifiers`, for code, each passage
+with its qualified name as its entity; `keywords`, what the node finds in a text nobody described. Code is filed and
+searched as code, where the graph's part is the agreement of identifiers in every mode but `off`. Recall is the mean
+over questions of relevant passages found ÷ relevant passages; intervals are 95 % bootstrap percentiles over questions,
+of differences paired by question.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,11 +24,11 @@ import numpy as np
 from harness import MODEL, OWNER, DataSet, Opened, Passage, RememberingEmbedder, file_all, opened_node, write_results
 from numpy.typing import NDArray
 
-from thread_service.node.operations import DocumentIn, EntityIn, GraphMode, RelationshipIn, SearchRequest
+from thread_service.node.operations import DocumentIn, EntityIn, GraphMode, MediaType, RelationshipIn, SearchRequest
 from thread_service.store import registry, scope, sql
 from thread_service.store.words import WordIndex
 
-Setup = Literal["triples", "names", "keywords"]
+Setup = Literal["triples", "names", "identifiers", "keywords"]
 Recalls = NDArray[np.float64]
 
 CUTS = (2, 5, 10, 20)
@@ -34,9 +37,10 @@ SEARCHES: dict[str, tuple[GraphMode, bool]] = {
     "plain": ("off", False),
     "plain + words": ("off", True),
     "plain + graph": ("boost", False),
+    "narrow": ("narrow", False),
     "all": ("boost", True),
 }
-DIFFERENCES = (("all", "plain"), ("plain + words", "plain"), ("plain + graph", "plain"))
+DIFFERENCES = (("all", "plain"), ("plain + words", "plain"), ("plain + graph", "plain"), ("narrow", "plain"))
 
 
 def main() -> None:
@@ -47,6 +51,8 @@ def main() -> None:
     data = DataSet.read(arguments.data)
     embedder = RememberingEmbedder(arguments.model)
     setups: list[Setup] = ["triples", "names", "keywords"] if data.has_triples else ["names", "keywords"]
+    if data.media_type == "code":
+        setups = ["identifiers", "keywords"]
     measured: dict[str, Any] = {}
     for setup in setups:
         measured[setup] = asyncio.run(measure(data, setup, embedder))
@@ -68,9 +74,10 @@ def main() -> None:
 async def measure(data: DataSet, setup: Setup, embedder: RememberingEmbedder) -> dict[str, Any]:
     async with opened_node(embedder) as opened:
         started = time.perf_counter()
-        await file_all(opened.node, [document(passage, setup) for passage in data.passages])
+        await file_all(opened.node, [document(passage, setup, data.media_type) for passage in data.passages])
         print(f"{setup}: {len(data.passages)} passages filed in {time.perf_counter() - started:.0f} s", flush=True)
         words = words_alone(opened)
+        media_type = None if data.media_type == "text" else data.media_type
         runs: dict[str, list[list[str]]] = {"bm25": [words(question.text) for question in data.questions]}
         for run, (graph_mode, lexical) in SEARCHES.items():
             runs[run] = [
@@ -78,7 +85,14 @@ async def measure(data: DataSet, setup: Setup, embedder: RememberingEmbedder) ->
                     passage.document_id
                     for passage in (
                         await opened.node.search(
-                            SearchRequest(OWNER, question.text, top_k=max(CUTS), graph_mode=graph_mode, lexical=lexical)
+                            SearchRequest(
+                                OWNER,
+                                question.text,
+                                top_k=max(CUTS),
+                                media_type=media_type,
+                                graph_mode=graph_mode,
+                                lexical=lexical,
+                            )
                         )
                     ).passages
                 ]
@@ -98,16 +112,18 @@ async def measure(data: DataSet, setup: Setup, embedder: RememberingEmbedder) ->
     }
 
 
-def document(passage: Passage, setup: Setup) -> DocumentIn:
+def document(passage: Passage, setup: Setup, media_type: MediaType = "text") -> DocumentIn:
+    filed = DocumentIn((passage.whole,), passage.passage_id, media_type=media_type)
     if setup == "keywords":
-        return DocumentIn((passage.whole,), passage.passage_id)
+        return filed
     if setup == "names":
-        return DocumentIn((passage.whole,), passage.passage_id, passage.title, entities=())
+        return replace(filed, name=passage.title, entities=())
+    if setup == "identifiers":
+        return replace(filed, entities=(EntityIn(passage.passage_id, "function"),))
     ends = dict.fromkeys(end for subject, _, object_ in passage.triples for end in (subject, object_))
-    return DocumentIn(
-        (passage.whole,),
-        passage.passage_id,
-        passage.title,
+    return replace(
+        filed,
+        name=passage.title,
         entities=tuple(EntityIn(name, "concept") for name in ends),
         relationships=tuple(RelationshipIn(*triple) for triple in passage.triples),
     )
@@ -120,7 +136,7 @@ def words_alone(opened: Opened) -> Callable[[str], list[str]]:
     def best(question: str) -> list[str]:
         with opened.store.read() as connection:
             readers = scope.own(registry.owner_key(connection, OWNER))
-            scores = index.best(connection, question, readers, None, max(CUTS))
+            scores = index.best(connection, opened.store.resident, question, readers, None, max(CUTS))
             ids = "SELECT document_id FROM partitions JOIN documents USING (content_key) WHERE partition_key = ?"
             return [sql.value(connection, ids, (key,)) for key in sorted(scores, key=lambda key: (-scores[key], key))]
 

@@ -48,19 +48,20 @@ from thread_service.node.node import Node
 from thread_service.node.operations import DocumentIn, EntityIn, RelationshipIn, SearchRequest
 from thread_service.node.search import Searching
 from thread_service.node.showing import Showing
+from thread_service.node.view import View
 
 DOCUMENTS = 10_000
 ROUNDS = 3
 NOISE = 0.5
 """Length of what is added to an original's unit vector: a copy has a cosine of about 0.9 with it."""
 PHASES = {
-    "prepare (beside the embedding)": (Searching, "_prepare"),
-    "rank, everything below": (Searching, "_rank"),
-    "rescore": (Searching, "_rescore"),
+    "words and names (beside the embedding)": (Searching, "_prepare"),
+    "answer, everything below": (Searching, "_answer"),
+    "rescore": (View, "measure"),
     "scans of passages and edges": (ScanQueue, "run"),
     "near edges, after their scans": (search_module, "near_edges"),
-    "evidence": (Searching, "_evidence"),
-    "joining": (Searching, "_joining"),
+    "evidence": (search_module, "_evidence"),
+    "joining": (View, "joining"),
     "show": (Showing, "show"),
 }
 _MARK = re.compile(r" copy\d+x")
@@ -230,9 +231,9 @@ def _percentiles(times: Sequence[float]) -> dict[str, float]:
 
 def show(measured: dict[str, Any]) -> None:
     for title, rows in (*measured["milliseconds"].items(), ("phases, warm", measured["phases_warm"])):
-        print(f"\n{title + ' (ms)':34}{'p50':>8}{'p95':>8}")
+        print(f"\n{title + ' (ms)':40}{'p50':>8}{'p95':>8}")
         for name, cells in rows.items():
-            print(f"{name:34}{cells['p50']:8.2f}{cells['p95']:8.2f}")
+            print(f"{name:40}{cells['p50']:8.2f}{cells['p95']:8.2f}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 from thread_service import app, cli, commands
 from thread_service.errors import NotReady, StoreFailed
 from thread_service.settings import Settings, declarations
+from thread_service.store import extractions
 from thread_service.store.directory import DataDirectory
 from thread_service.store.disk import Disk
 from thread_service.wire.control import run_control
@@ -159,9 +160,17 @@ def running(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[An
             raise answers[0]
         return dict(answers[0])
 
+    async def verify(arguments: Any, progress: Any) -> dict[str, Any]:
+        progress("vectors")
+        progress("vectors", 0.5)
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return {**answers[0], "full": arguments["full"]}
+
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
     path = socket_path(data_dir / "nodes" / ONE)
-    thread = threading.Thread(target=lambda: loop.run_until_complete(run_control(path, {"compact": compact}, stop)))
+    known = {"compact": compact, "verify": verify, "extract": compact}
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run_control(path, known, stop)))
     lock = DataDirectory.open_existing(data_dir, ONE)
     thread.start()
     while not path.is_socket():
@@ -174,7 +183,7 @@ def running(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[An
 
 
 def test_every_command_is_on_the_help_page_and_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
-    assert {*cli.COMMANDS} == {*commands.COMMANDS}
+    assert {*cli.COMMANDS} == {*commands.COMMANDS, "doctor"}
     for name in cli.COMMANDS:
         with pytest.raises(SystemExit) as stop:
             cli.main([name, "--help"])
@@ -248,3 +257,105 @@ def test_which_node_is_meant_is_found_out_or_asked_for(
     code, said = compact("--node-id", ONE.replace("1", "3"))
     assert code == 1
     assert "holds no node 3B4E" in said
+
+
+# ------------------------------------------------------------------------------------------------------ verify
+
+
+def verified(data_dir: Path, capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]:
+    code = cli.main(["verify", "--data-dir", str(data_dir), *flags])
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_verifying_a_directory_answers_by_its_exit_code(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = verified(data_dir, capsys)
+    assert (code, out[:28], err.splitlines()[:2]) == (0, "no damage: 0 documents, 0 ve", ["database", "segments"])
+    code, out, _ = verified(data_dir, capsys, "--json", "--full")
+    answer = json.loads(out)
+    assert (code, answer["command"], answer["node_id"], answer["clean"], answer["full"]) == (
+        0,
+        "verify",
+        ONE,
+        True,
+        True,
+    )
+
+    (data_dir / "nodes" / ONE / "vectors" / "000001.f32").touch()
+    code, out, _ = verified(data_dir, capsys)
+    assert (code, out.count("\n")) == (1, 2)
+    assert out.startswith("segments: vectors/000001.f32 is unknown to the database")
+    code, out, _ = verified(data_dir, capsys, "--json")
+    answer = json.loads(out)
+    assert (code, answer["clean"], answer["damaged"]) == (1, False, 1)
+    assert {"check": "segments", "file": "vectors/000001.f32", "segment": 1}.items() <= answer["damage"][0].items()
+
+
+def test_what_cannot_be_verified_is_code_2(data_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, err = verified(tmp_path / "nothing", capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    with DataDirectory.open_existing(data_dir, ONE).lock:
+        code, out, err = verified(data_dir, capsys)
+    assert (code, out) == (2, "")
+    assert "is in use by process" in err
+
+
+def test_a_running_node_verifies_itself(data_dir: Path, running: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = "vectors: row 3 of segment 1 is damaged"
+    counts = {"documents": 4, "vectors": 9, "entities": 2}
+    damage = {"check": "vectors", "segment": 1, "row": 3, "sentence": sentence}
+    running.append({"clean": False, "damaged": 60, "damage": [damage], "counts": counts, "seconds": 1.0})
+    code, out, err = verified(data_dir, capsys)
+    assert (code, err) == (1, "vectors\n")
+    assert out.splitlines()[0] == sentence
+    assert "59 more" in out.splitlines()[1]
+    assert "60 damages among 4 documents, 9 vectors, 2 entities" in out.splitlines()[2]
+    assert json.loads(verified(data_dir, capsys, "--full", "--json")[1])["full"] is True
+    running[0] = NotReady("The node is stopping.")
+    assert verified(data_dir, capsys) == (2, "", "vectors\nthread: The node is stopping.\n")
+
+
+# ------------------------------------------------------------------------------------------------------ extract
+
+
+def test_extracting_needs_to_be_told_which_documents(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["extract", "--data-dir", str(data_dir)]) == 2
+    assert "required: --pending" in capsys.readouterr().err
+
+
+def test_without_a_running_node_the_next_start_reads_what_was_put_off(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = Disk(DataDirectory.open_existing(data_dir, ONE))
+
+    def put_off(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA defer_foreign_keys = on")
+        connection.execute("INSERT INTO owners VALUES (1, 'ann')")
+        connection.execute(
+            "INSERT INTO contents (content_key, digest, media_type, state) VALUES (1, x'', 'text', 'ready')"
+        )
+        for key, reason in ((1, "no usable answer"), (2, None)):
+            connection.execute(
+                "INSERT INTO documents (document_key, owner_key, document_id, content_key, access, created_at)"
+                " VALUES (?1, 1, ?1, 1, 'restricted', 0)",
+                (key,),
+            )
+            extractions.mark(connection, key, put_off=reason)
+
+    disk.write(put_off).result()
+    disk.close()
+    assert cli.main(["extract", "--pending", "--data-dir", str(data_dir)]) == 0
+    assert capsys.readouterr().out == (
+        "documents read: 0, put off for a later pass: 0, waiting: 2 (no node runs here; the next start does it)\n"
+    )
+    assert cli.main(["extract", "--pending", "--data-dir", str(data_dir), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["taken_up"], answer["waiting"], answer["put_off"]) == (0, 2, 0)
+
+
+def test_a_running_node_reads_documents_again(
+    data_dir: Path, running: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    running.append({"taken_up": 3, "extracted": 2, "waiting": 0, "put_off": 1, "why": ""})
+    assert cli.main(["extract", "--pending", "--data-dir", str(data_dir)]) == 0
+    assert capsys.readouterr().out == "documents read: 2, put off for a later pass: 1\n"

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from thread_service.app import Starting
 from thread_service.node.operations import EmbedderHealth
-from thread_service.screen import TerminalScreen, exposure
+from thread_service.screen import CommandScreen, TerminalScreen, exposure
 
 STARTING = Starting(
     "http://127.0.0.1:8081",
@@ -21,6 +21,7 @@ STARTING = Starting(
     "cpu",
     "org/model",
     "no CUDA device",
+    "keywords: no [such] command",
 )
 
 
@@ -45,6 +46,7 @@ def test_the_banner_says_where_what_and_why_and_when_it_is_ready(terminal: bool)
         "1B4E",
         "cpu",
         "no CUDA device",
+        "keywords: no [such] command",
         "ready",
         "m@8",
     ):
@@ -67,3 +69,17 @@ def test_an_open_bind_beyond_loopback_is_warned_about(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_is_not_warned_about(host: str) -> None:
     assert exposure(host, is_guarded=False) is None
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_command_shows_how_far_it_is(terminal: bool) -> None:
+    page = io.StringIO()
+    with CommandScreen(Console(file=page, force_terminal=terminal, width=60)) as progress:
+        progress("vectors [1]")
+        progress("vectors [1]", 0.5)
+        progress("words")
+    shown = page.getvalue()
+    if terminal:
+        assert "words" in shown  # drawn, and taken away at the end
+    else:
+        assert shown == "vectors [1]\nwords\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from thread_service import settings
+from thread_service import env_example, settings
 from thread_service.launch_lines import LaunchLine
 from thread_service.settings import Loaded, Settings, SettingsError
 
@@ -25,6 +25,17 @@ def load(
 
 def test_the_documentation_lists_every_setting() -> None:
     assert DOCS.read_text(encoding="utf-8") == settings.markdown(), "run python -m thread_service.settings"
+
+
+def test_the_example_of_an_env_file_holds_every_variable_and_changes_nothing(tmp_path: Path) -> None:
+    example = DOCS.parents[1] / ".env.example"
+    assert example.read_text(encoding="utf-8") == env_example.page(), "run python -m thread_service.env_example"
+    copy = tmp_path / ".env"
+    copy.write_text(env_example.page().replace("\n# ", "\n"), encoding="utf-8")
+    uncommented = settings.read_env_file(copy)
+    variables = [declaration.variable for declaration in settings.declarations().values()]
+    assert [name for name in uncommented if name.isupper()] == [*variables, *settings.VARIABLES]
+    assert load({}, {}, uncommented).settings == Settings()
 
 
 def test_defaults_keep_to_this_machine_and_need_no_account() -> None:
@@ -65,6 +76,9 @@ def test_blank_is_not_given_but_hides_the_env_file() -> None:
         ("fleet_host", "[::1]", "[::1]"),
         ("advertise_grpc_port", "19090", 19_090),
         ("min_free_gb", "0.5", 0.5),
+        ("vllm_gpu_share", ".9", 0.9),
+        ("vllm_gpu_share", "1", 1.0),
+        ("graph_url", "http://[::1]:8000/v1", "http://[::1]:8000/v1"),
     ],
 )
 def test_values_are_read(name: str, text: str, value: Any) -> None:
@@ -81,7 +95,7 @@ def test_values_are_read(name: str, text: str, value: Any) -> None:
         ("queue_documents", "0", "whole number from 1"),
         ("device", "gpu", "auto, cpu, cuda"),
         ("lexical", "yes", "on, off"),
-        ("graph_mode", "narrow", "boost, off"),
+        ("graph_mode", "gate", "boost, narrow, off"),
         ("compress", "never", "auto, always"),
         ("pq_bits", "0", "whole number from 1 to 16"),
         ("pq_bits", "17", "whole number from 1 to 16"),
@@ -95,6 +109,9 @@ def test_values_are_read(name: str, text: str, value: Any) -> None:
         ("min_free_gb", "-1", "number of gigabytes"),
         ("min_free_gb", "nan", "number of gigabytes"),
         ("data_dir", "/a\0b", "NUL"),
+        ("vllm_gpu_share", "0", "over 0 up to 1"),
+        ("vllm_gpu_share", "1.5", "over 0 up to 1"),
+        ("graph_url", "there", "http://127.0.0.1"),
     ],
 )
 def test_a_bad_value_names_its_flag_or_variable_and_the_remedy(name: str, text: str, remedy: str) -> None:
@@ -128,6 +145,14 @@ def test_a_node_id_that_is_no_uuid_is_passed_over_with_a_notice(source: str) -> 
     assert loaded.notices == (f"node id {'x' * 16!r} is not a UUID; the id in the data directory is used",)
 
 
+def test_node_ids_are_taken_from_the_flag_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = "1B4E28BA-2FA1-11D2-883F-0016D3CCA427", "2B4E28BA-2FA1-11D2-883F-0016D3CCA427"
+    assert load({"node_id": one}, {"THREAD_NODE_ID": other}).settings.node_id == one
+    assert load({"node_id": " "}, {"THREAD_NODE_ID": f" {other.lower()}\n"}).settings.node_id == other
+    # A flag that is no UUID is a mistake to be told about, not a reason to become another node.
+    assert load({"node_id": "mine"}, {"THREAD_NODE_ID": other}).settings.node_id == ""
+
+
 def test_rao_home_moves_data_and_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     alone = load().settings
@@ -140,6 +165,8 @@ def test_rao_home_moves_data_and_models(monkeypatch: pytest.MonkeyPatch) -> None
     assert load({}, {"RAO_HOME": "/rao"}).settings.data_dir == alone.data_dir
     assert load({}, {**stack, "THREAD_DATA_DIR": "/v"}).settings.data_dir == Path("/v")
     assert load({"data_dir": "/f"}, {**stack, "THREAD_DATA_DIR": "/v"}).settings.data_dir == Path("/f")
+    assert load({"data_dir": ""}, {**stack, "THREAD_DATA_DIR": " "}).settings.data_dir == moved.data_dir
+    assert load({}, {"RAO_HOME": "", "RAO_APP": "craft"}).settings.data_dir == alone.data_dir
     assert load({}, {"RAO_HOME": "~/r"}).settings.models_dir != Path("/home/ada/r/models/huggingface")
 
 
@@ -162,17 +189,39 @@ def test_older_spellings_set_what_they_used_to_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("launch_line", "said"),
+    ("flags", "launch_line", "backend", "model", "said"),
     [
-        ({"graph_backend": "mlx", "graph_model": "m"}, ["--graph-backend 'mlx': this version extracts keywords"]),
-        ({"graph_mistral_model": "m"}, ["--graph-mistral-model: this version extracts keywords"]),
-        ({"graph_backend": "keyword"}, []),
-        ({"graph_backend": "mlx", "no_graph_extraction": "on"}, []),
+        ({"graph_backend": "MLX", "graph_model": "m"}, {}, "vllm", "m", ""),
+        ({"graph_backend": "mistral", "graph_model": "m"}, {"graph_mistral_model": "n"}, "mistral", "n", ""),
+        ({"graph_backend": "openai", "graph_model": "m"}, {"graph_mistral_model": "n"}, "openai", "m", ""),
+        ({"graph_backend": " "}, {"graph_mistral_model": "n"}, "", "", ""),
+        ({"graph_backend": "banana"}, {}, "keyword", "", "--graph-backend 'banana' is not one of vllm"),
+        ({"graph_backend": "banana"}, {"no_graph_extraction": "on"}, "keyword", "", ""),
+        ({"graph_backend": "mlx"}, {"no_graph_extraction": "on"}, "keyword", "", ""),
+        (
+            {"graph_model": "mlx-community/Mistral-Nemo-Instruct-2407-4bit"},
+            {},
+            "",
+            "casperhansen/mistral-nemo-instruct-2407-awq",
+            "the model mlx-community/Mistral-Nemo-Instruct-2407-4bit exists for MLX only",
+        ),
     ],
 )
-def test_what_this_version_cannot_do_is_said_not_refused(launch_line: dict[str, str], said: list[str]) -> None:
-    notices = load(**launch_line).notices
-    assert [notice[: len(start)] for notice, start in zip(notices, said, strict=True)] == said
+def test_older_words_for_extraction_mean_what_they_meant(
+    flags: dict[str, str], launch_line: dict[str, str], backend: str, model: str, said: str
+) -> None:
+    loaded = load(flags, **launch_line)
+    assert (loaded.settings.graph_backend, loaded.settings.graph_model) == (backend, model)
+    assert [notice[: len(said)] for notice in loaded.notices] == ([said] if said else [])
+
+
+def test_the_command_of_vllm_has_a_short_variable() -> None:
+    assert load({}, {"THREAD_VLLM": "/opt/vllm/bin/vllm"}).settings.vllm_command == "/opt/vllm/bin/vllm"
+    assert load({}, {"THREAD_GRAPH_BACKEND": "keyword"}).settings.graph_backend == "keyword"
+
+
+def test_variables_of_the_original_that_have_no_meaning_here_do_no_harm() -> None:
+    assert load({}, {"THREAD_PQ_MLX": "1", "THREAD_PQ_MLX_MIN_VK": "many"}).settings == Settings()
 
 
 def test_the_env_file_is_plain_assignments(tmp_path: Path) -> None:

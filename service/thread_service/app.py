@@ -21,10 +21,11 @@ from typing import Protocol
 import uvloop
 
 from thread_kernels import create_engine
-from thread_service import observe
+from thread_service import logs
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import StoreFailed
 from thread_service.models.choice import choose
+from thread_service.models.extraction import choice as extraction_choice
 from thread_service.node.node import Node
 from thread_service.node.operations import EmbedderHealth
 from thread_service.settings import Settings
@@ -44,7 +45,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """What a node that starts has to say for itself. `why`: the reason for this model."""
+    """What a node that starts has to say for itself. `why`: the reason for this model. `extraction`: what finds
+    entities."""
 
     url: str
     grpc_address: str
@@ -55,6 +57,7 @@ class Starting:
     device: str
     model: str
     why: str
+    extraction: str
 
 
 class Screen(Protocol):
@@ -70,7 +73,7 @@ def serve(settings: Settings, notices: Sequence[str], screen: Screen) -> None:
     Raises `SettingsError`, `ListenError`, `EngineUnavailable` or a `ThreadError` when it cannot start, `StoreFailed`
     when it had to stop.
     """
-    observe.configure_logging(settings.log_level)
+    logs.configure(settings.log_level, settings.log_format)
     for notice in notices:
         _log.warning("%s", notice)
     secret = load_stack(os.environ)
@@ -91,11 +94,11 @@ async def _serve(settings: Settings, secret: Stack | None, screen: Screen) -> No
         interceptors = [StackInterceptor(secret)] if secret else []
         interceptors += [ApiKeyInterceptor(settings.api_key)] if settings.api_key else []
         grpc_server = GrpcServer(settings.host, settings.grpc_port, interceptors=interceptors)
-        node, why = await asyncio.to_thread(_open, settings, fail)
+        node, *reasons = await asyncio.to_thread(_open, settings, fail)
         try:
             node.start()
             ports = sockets[0].getsockname()[1], grpc_server.port
-            screen.starting(_starting(settings, secret, node, why, *ports))
+            screen.starting(_starting(settings, secret, node, reasons, *ports))
             following = asyncio.create_task(screen.follow(node.embedder_health))
             fleet = Fleet(settings, secret, node, *ports)
             http = create_app(node, settings, stack=secret, availability=fleet.availability)
@@ -119,8 +122,8 @@ async def _stop_indexing(node: Node, stop: asyncio.Event) -> None:
     node.stop()
 
 
-def _open(settings: Settings, on_failure: Callable[[StoreFailed], None]) -> tuple[Node, str]:
-    """The node, its store open and recovered, and the reason for its model."""
+def _open(settings: Settings, on_failure: Callable[[StoreFailed], None]) -> tuple[Node, str, str]:
+    """The node, its store open and recovered, the reason for its model, and what finds entities."""
     engine = create_engine(settings.device, compress=settings.compress, pq_bits=settings.pq_bits)
     with contextlib.ExitStack() as on_error:
         directory = DataDirectory.open(settings.data_dir, settings.node_id or None)
@@ -128,8 +131,11 @@ def _open(settings: Settings, on_failure: Callable[[StoreFailed], None]) -> tupl
         store = Store(directory, engine, on_failure=on_failure)
         on_error.callback(store.close)
         with store.read() as connection:
-            stored_model = stamp.stored_model(connection)
-        choice = choose(settings, stored_model, os.environ)
+            stored = stamp.stored_model(connection), stamp.stored_width(connection)
+        choice = choose(settings, stored[0], os.environ, stored[1])
+        extraction = extraction_choice.choose(settings, os.environ)
+        if extraction.missing:
+            _log.warning("%s; keywords are extracted instead", extraction.missing)
         node = Node(
             store,
             EmbeddingQueue(choice.embedder, **choice.queue),
@@ -137,13 +143,14 @@ def _open(settings: Settings, on_failure: Callable[[StoreFailed], None]) -> tupl
             lexical=settings.lexical,
             mention_linking=settings.mention_linking,
             pending_documents_max=settings.queue_documents,
+            extractor=extraction.extractor,
         )
         on_error.pop_all()
-    return node, choice.why
+    return node, choice.why, extraction.about
 
 
 def _starting(
-    settings: Settings, secret: Stack | None, node: Node, why: str, http_port: int, grpc_port: int
+    settings: Settings, secret: Stack | None, node: Node, reasons: Sequence[str], http_port: int, grpc_port: int
 ) -> Starting:
     return Starting(
         url=f"http://{_address(settings.host, http_port)}",
@@ -154,7 +161,8 @@ def _starting(
         node_id=node.node_id,
         device="cpu" if settings.device == "auto" else settings.device,
         model=node.embedder_health().model,
-        why=why,
+        why=reasons[0],
+        extraction=reasons[1],
     )
 
 

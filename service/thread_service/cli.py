@@ -8,9 +8,11 @@ line on standard error.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -19,11 +21,41 @@ from thread_service import settings
 from thread_service.launch_lines import ALIASES, LaunchLine
 from thread_service.settings import Declaration, Loaded, SettingsError
 
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A command beside `serve`. `switches`: flags of its own, with their help; `needs`: the one that has to be given.
+    `undone`: the exit code for not done."""
+
+    help: str
+    switches: tuple[tuple[str, str], ...] = ()
+    undone: int = 1
+    needs: str = ""
+
+
 COMMANDS = {
-    "compact": "Let everything that was removed go from the disk, in the node that runs in the data directory or, when "
-    "none does, in the directory itself."
+    "compact": About(
+        "Let everything that was removed go from the disk, in the node that runs in the data directory or, when "
+        "none does, in the directory itself."
+    ),
+    "verify": About(
+        "Check everything that is kept, beside the node that runs in the data directory or, when none does, on the "
+        "directory itself; nothing is changed. Exit code 0: no damage; 1: damage, each place named; 2: not checked.",
+        (("full", "compare every index of the database with its table too, and every text with the index of words"),),
+        undone=2,
+    ),
+    "extract": About(
+        "Let the instruct model of the node that runs in the data directory read documents again; when none runs, the "
+        "next start does it. Returns when all of them are read, or the model cannot be asked.",
+        (("pending", "those whose entities are keywords, because there was no model, or no usable answer of it"),),
+        needs="pending",
+    ),
+    "doctor": About(
+        "Check whether a node can run here with these settings: packages, GPU, data directory, model, ports. Nothing "
+        "is started, changed or downloaded. Exit code 1: something would stop it from serving as configured."
+    ),
 }
-"""What each command beside `serve` is for; `commands` does them."""
+"""`doctor.checkup` does the last, `commands` the others."""
 
 _COMMAND_SETTINGS = ("data_dir", "node_id")
 
@@ -39,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     given = sys.argv[1:] if arguments is None else arguments
     try:
+        if given and given[0] == "doctor":
+            return _doctor(given[1:])
         if given and given[0] in COMMANDS:
             return _command(given[0], given[1:])
         return _serve(load(given, os.environ, Path(".env")))
@@ -49,10 +83,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str, arguments: Sequence[str]) -> int:
-    parser = _Parser(prog=f"thread {name}", description=COMMANDS[name], allow_abbrev=False)
+    about = COMMANDS[name]
+    parser = _Parser(prog=f"thread {name}", description=about.help, allow_abbrev=False)
     declarations = {field: settings.declarations()[field] for field in _COMMAND_SETTINGS}
     for field, declaration in declarations.items():
         _add(parser, field, declaration)
+    for switch, help in about.switches:
+        parser.add_argument(f"--{switch}", action="store_true", help=help, required=switch == about.needs)
     parser.add_argument("--json", action="store_true", help="say what came of it as one line of JSON")
     parsed, rest = parser.parse_known_args(arguments)
     if rest:
@@ -66,10 +103,33 @@ def _command(name: str, arguments: Sequence[str]) -> int:
     for notice in loaded.notices:
         sys.stderr.write(f"{notice}\n")
     try:
-        commands.run(name, loaded.settings, as_json=given["json"])
+        return commands.run(
+            name, loaded.settings, {switch: given[switch] for switch, _ in about.switches}, as_json=given["json"]
+        )
     except (ThreadError, OSError) as error:
-        return _refuse(error, 1)
-    return 0
+        return _refuse(error, about.undone)
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    parser = _parser("thread doctor", "thread doctor [flags]", COMMANDS["doctor"].help)
+    parser.add_argument("--json", action="store_true", help="say what was found as one line of JSON")
+    parsed, rest = parser.parse_known_args(arguments)
+    if rest:
+        parser.error(_unknown(rest[0], "flag of this command"))
+    loaded = _settled(vars(parsed), os.environ, Path(".env"))
+    # Only now, and nothing that may not be installed.
+    from rich.console import Console
+
+    from thread_service.doctor import checkup
+
+    for notice in loaded.notices:
+        sys.stderr.write(f"{notice}\n")
+    findings = list(checkup.run(loaded.settings))
+    if parsed.json:
+        sys.stdout.write(json.dumps(checkup.as_json(findings)) + "\n")
+    else:
+        checkup.show(findings, Console(highlight=False, soft_wrap=True))
+    return 0 if checkup.is_fit(findings) else 1
 
 
 def _serve(loaded: Loaded) -> int:
@@ -88,13 +148,18 @@ def _serve(loaded: Loaded) -> int:
 
 def load(arguments: Sequence[str], environment: MutableMapping[str, str], env_file: Path) -> Loaded:
     """The settings of this command line and environment. What the `.env` file adds is set in `environment` too."""
-    parser = _parser()
+    usage = "thread [serve] [flags]\n" + "".join(f"       thread {name} [flags]\n" for name in COMMANDS)
+    about = "A memory node: give it text, it gives back the passages that answer a question."
+    parser = _parser("thread", usage, about)
     parsed, rest = parser.parse_known_args(arguments)
     if rest and rest[0] in COMMANDS:
         parser.error(f"a command comes first: thread {rest[0]} [flags]")
     if rest not in ([], ["serve"]):
         parser.error(_unknown(rest[0], "flag or command"))
-    given = vars(parsed)
+    return _settled(vars(parsed), environment, env_file)
+
+
+def _settled(given: Mapping[str, str | None], environment: MutableMapping[str, str], env_file: Path) -> Loaded:
     flags = {name: given[name] or "" for name in settings.declarations()}
     launch_line = LaunchLine({alias.flag: given[alias.flag] or "" for alias in ALIASES})
     return _loaded(flags, launch_line, environment, env_file)
@@ -120,11 +185,12 @@ class _Parser(argparse.ArgumentParser):
         raise SettingsError(f"{message}; see {self.prog} --help")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str, usage: str, about: str) -> argparse.ArgumentParser:
+    """Every setting as a flag, by the name of its field, and the older spellings."""
     parser = _Parser(
-        prog="thread",
-        usage="thread [serve] [flags]\n" + "".join(f"       thread {name} [flags]\n" for name in COMMANDS),
-        description="A memory node: give it text, it gives back the passages that answer a question.",
+        prog=prog,
+        usage=usage,
+        description=about,
         epilog="A flag wins over its environment variable, which wins over the .env file of the working directory.",
         allow_abbrev=False,
     )

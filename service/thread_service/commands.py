@@ -1,66 +1,69 @@
 """The commands beside `serve`. Each asks the node that runs in a data directory, or works on the directory itself.
 
-Progress goes to standard error, what came of it to standard output: a sentence, or with `--json` a line for a program.
+Progress goes to standard error, what came of it to standard output: sentences, or with `--json` a line for a program.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from thread_service.screen import CommandScreen
 from thread_service.settings import Settings
-from thread_service.store import compaction
+from thread_service.store import compaction, extractions, verification
 from thread_service.store.directory import DataDirectory, existing_node
 from thread_service.store.disk import Disk
+from thread_service.store.verification import Progress
 from thread_service.wire.control_client import NobodyListens, ask
 from thread_service.wire.control_protocol import socket_path
 
 Result = dict[str, Any]
+Switches = Mapping[str, bool]
+"""The flags of a command that are its own."""
 
 
-def run(name: str, settings: Settings, *, as_json: bool) -> None:
-    """Do what a command says. Raises a `ThreadError` when it could not be done."""
+def run(name: str, settings: Settings, switches: Switches, *, as_json: bool) -> int:
+    """Do what a command says; its exit code. Raises a `ThreadError` when it could not be done."""
     command = COMMANDS[name]
     node_id = existing_node(settings.data_dir, settings.node_id or None)
-    result = _ask_or_open(name, command.offline, settings.data_dir, node_id)
+    with CommandScreen() as progress:
+        result = _ask_or_open(name, command, switches, settings.data_dir, node_id, progress)
     if as_json:
-        line = msgspec.json.encode({"command": name, "node_id": node_id, **result}).decode()
+        lines = msgspec.json.encode({"command": name, "node_id": node_id, **result}).decode()
     else:
-        line = command.sentence(result)
-    sys.stdout.write(f"{line}\n")
+        lines = command.sentences(result)
+    sys.stdout.write(f"{lines}\n")
+    return command.code(result)
 
 
-def _ask_or_open(name: str, offline: Callable[[Disk], Result], data_dir: Path, node_id: str) -> Result:
+def _ask_or_open(
+    name: str, command: Command, switches: Switches, data_dir: Path, node_id: str, progress: Progress
+) -> Result:
     try:
-        return ask(socket_path(data_dir / "nodes" / node_id), name, {}, _report)
+        return ask(socket_path(data_dir / "nodes" / node_id), name, switches, progress)
     except NobodyListens:
         directory = DataDirectory.open_existing(data_dir, node_id)
     try:
-        disk = Disk(directory)
-    except BaseException:
-        directory.close()
-        raise
-    try:
-        return offline(disk)
+        return command.offline(directory, switches, progress)
     finally:
-        disk.close()
-
-
-def _report(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+        directory.close()
 
 
 # ------------------------------------------------------------------------------------------------------ compact
 
 
-def _compact(disk: Disk) -> Result:
-    return dataclasses.asdict(compaction.compact(disk, every=True, progress=_report, go_on=lambda: None))
+def _compact(directory: DataDirectory, switches: Switches, progress: Progress) -> Result:
+    disk = Disk(directory)
+    try:
+        return dataclasses.asdict(compaction.compact(disk, every=True, progress=progress, go_on=lambda: None))
+    finally:
+        disk.close()
 
 
 def _compacted(result: Result) -> str:
@@ -71,12 +74,65 @@ def _compacted(result: Result) -> str:
     return f"{said}; {result['left']}" if result["left"] else said
 
 
+# ------------------------------------------------------------------------------------------------------ verify
+
+DAMAGES_SHOWN = 50
+
+
+def _verify(directory: DataDirectory, switches: Switches, progress: Progress) -> Result:
+    with verification.at_rest(directory) as place:
+        return verification.verify(place, full=switches["full"], progress=progress)
+
+
+def _verified(result: Result) -> str:
+    counts, damages = result["counts"], result["damage"][:DAMAGES_SHOWN]
+    about = ", ".join(f"{counts[name]} {name}" for name in ("documents", "vectors", "entities") if name in counts)
+    if result["clean"]:
+        return f"no damage: {about}, {result['seconds']:.1f} s"
+    lines = [damage["sentence"] for damage in damages]
+    if len(damages) < result["damaged"]:
+        lines.append(f"and {result['damaged'] - len(damages)} more; --json names up to 1,000 for each check")
+    lines.append(f"{result['damaged']} damages among {about}: restore a backup with `thread restore`")
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------ extract
+
+
+def _extract(directory: DataDirectory, switches: Switches, progress: Progress) -> Result:
+    """Only the node has the model: here the documents are marked for its next start."""
+    disk = Disk(directory)
+    try:
+        taken_up = disk.write(lambda connection, _: extractions.take_up(connection)).result()
+        with disk.read() as connection:
+            counts = extractions.counts(connection)
+    finally:
+        disk.close()
+    return {
+        "taken_up": taken_up,
+        "extracted": 0,
+        **counts._asdict(),
+        "why": "no node runs here; the next start does it",
+    }
+
+
+def _extracted(result: Result) -> str:
+    said = f"documents read: {result['extracted']}, put off for a later pass: {result['put_off']}"
+    return f"{said}, waiting: {result['waiting']} ({result['why']})" if result["waiting"] else said
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`offline` does it where no node runs. `sentence` says what came of it."""
+    """`offline` does it where no node runs; the directory stays the caller's. `sentences` and `code`: what comes of
+    it, for people and as the exit code."""
 
-    offline: Callable[[Disk], Result]
-    sentence: Callable[[Result], str]
+    offline: Callable[[DataDirectory, Switches, Progress], Result]
+    sentences: Callable[[Result], str]
+    code: Callable[[Result], int]
 
 
-COMMANDS = {"compact": Command(_compact, _compacted)}
+COMMANDS = {
+    "compact": Command(_compact, _compacted, lambda result: 0),
+    "extract": Command(_extract, _extracted, lambda result: 0),
+    "verify": Command(_verify, _verified, lambda result: 0 if result["clean"] else 1),
+}

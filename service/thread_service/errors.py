@@ -29,7 +29,7 @@ class FieldError:
 
 
 class ThreadError(Exception):
-    """The root of the tree. `str(error)` is the sentence the caller reads."""
+    """The root of the tree. `str(error)` is one sentence: what happened, and what to do."""
 
     slug: ClassVar[str] = "internal"
     title: ClassVar[str] = "Internal error"
@@ -42,6 +42,11 @@ class ThreadError(Exception):
         super().__init__(detail)
         self.fields = fields
         self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def for_callers(self) -> str:
+        """What a front end answers; `str(error)` is for the log."""
+        return str(self)
 
 
 class InvalidRequest(ThreadError):
@@ -78,4 +83,10 @@ class StorageFull(ThreadError):
 
 
 class StoreFailed(ThreadError):
+    """Its sentence names files, which are nobody's business but the operator's."""
+
     slug, title, http_status, grpc_status = "store-failed", "Store failed", 500, "INTERNAL"
+
+    @property
+    def for_callers(self) -> str:
+        return "the store of this node has failed; the node's log says why"

@@ -1,4 +1,4 @@
-"""What a running node tells its operator: metrics for Prometheus, and the log.
+"""What a running node tells its operator in numbers: metrics for Prometheus. The log is in `logs`.
 
 Metrics of every layer are declared here, once, so that a reader finds them in one place and `docs/metrics.md`
 (`python -m thread_service.observe > docs/metrics.md`) lists what `/metrics` shows. Some are counted as things happen,
@@ -7,7 +7,6 @@ on one registry for the process; those of a node's tables and queues are read wh
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -95,6 +94,19 @@ DOCUMENTS = _declared("gauge", "thread_documents", "Documents of all owners.")
 OWNERS = _declared("gauge", "thread_owners", "Owners who hold a document.")
 PENDING_DOCUMENTS = _declared("gauge", "thread_pending_documents", "Documents filed and not searchable yet.")
 
+EXTRACTION_DOCUMENTS = _declared(
+    "gauge",
+    "thread_extraction_documents",
+    "Documents with keywords that an instruct model is to read: waiting, or put off for a later pass.",
+    "state",
+)
+EXTRACTION_ANSWERS = _declared(
+    "counter",
+    "thread_extraction_answers_total",
+    "Requests to the instruct model by what came of them: usable, invalid, none.",
+    "outcome",
+)
+
 EMBEDDING_READY = _declared("gauge", "thread_embedding_ready", "Whether the embedding model is ready.")
 EMBEDDING_WAITING = _declared("gauge", "thread_embedding_waiting_texts", "Texts that wait to be embedded.", "role")
 EMBEDDING_TEXTS = _declared("counter", "thread_embedding_texts_total", "Texts given to the embedding model.")
@@ -172,16 +184,6 @@ def markdown() -> str:
         "Beside these there are `process_*` (resident memory, CPU time, open files, start time) and `python_info`.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def configure_logging(level: str) -> None:
-    """Log to standard error, one line a record (and its traceback), from `level` up."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # These narrate their own doings at INFO.
-    for name in ("faiss.loader", "filelock", "httpcore", "httpx", "huggingface_hub"):
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 if __name__ == "__main__":

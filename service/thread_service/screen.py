@@ -1,4 +1,5 @@
-"""What the operator sees while a node starts: a banner, the model's progress, and the line that says it is ready.
+"""What the operator sees while a node starts: a banner, the model's progress, and the line that says it is ready; and
+how far another command is.
 
 Colours and a progress bar on a terminal; plain lines, one for each step, everywhere else.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from ipaddress import ip_address
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -34,6 +37,7 @@ class TerminalScreen:
             ("node id", node.node_id),
             ("device", node.device),
             ("model", f"{node.model} ({node.why})"),
+            ("entities", node.extraction),
         )
         self.console.print("[bold]Thread[/bold]")
         for name, value in rows:
@@ -69,6 +73,40 @@ class TerminalScreen:
             console=self.console,
             transient=True,
         )
+
+
+class CommandScreen:
+    """How far a command is, on standard error: a bar on a terminal, a line for each step everywhere else."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=None)
+
+    def __call__(self, text: str, fraction: float | None = None, /) -> None:
+        """`fraction` None: another step, of which it is not known (yet) how long it takes."""
+        if self._console.is_terminal:
+            total = None if fraction is None else 1.0
+            self._bar.update(self._task, description=text, completed=fraction or 0.0, total=total)
+        elif fraction is None:
+            self._console.print(text, markup=False)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
 
 
 def exposure(host: str, is_guarded: bool) -> str | None:

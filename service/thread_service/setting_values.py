@@ -41,6 +41,12 @@ def gigabytes(text: str) -> float:
     return float(text)
 
 
+def share(text: str) -> float:
+    if not re.fullmatch(r"[01]?\.?[0-9]{1,6}", text.strip()) or not 0 < float(text) <= 1:
+        raise ValueError(f"{quoted(text)} is not a share, a number over 0 up to 1")
+    return float(text)
+
+
 def host_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._:%\[\]-]{1,255}", text.strip()):
         raise ValueError(f"{quoted(text)} is not a host name or IP address")

@@ -17,7 +17,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from thread_service.launch_lines import ALIASES, LaunchLine, notices_about, original_model
+from thread_service.launch_lines import ALIASES, BACKENDS, LaunchLine, graph_backend, notice_about, original_model
 from thread_service.setting_values import (
     absolute_path,
     gigabytes,
@@ -27,6 +27,7 @@ from thread_service.setting_values import (
     on_or_off,
     one_of,
     quoted,
+    share,
     whole_number,
 )
 
@@ -34,7 +35,9 @@ VARIABLES = {
     "AMBIENT_STACK_SECRET": "secret of the stack this node is part of: callers must be on this machine and send it as "
     "`X-Ambient-Secret` (HTTP) or `x-ambient-secret` (gRPC metadata); only `/health` is open",
     "MISTRAL_API_KEY": "key of Mistral's API; `$RAO_HOME/keys/providers.json` goes before it; read at every request",
-    "OPENAI_API_KEY": "the same of OpenAI's API, or of the server that `--embedding-url` names; not every one needs it",
+    "OPENAI_API_KEY": "the same of OpenAI's API, or of the server that `--embedding-url` or `--graph-url` names; not "
+    "every one needs it",
+    "VLLM_API_KEY": "key of a vLLM at `--graph-url`, where it wants one; read at every request",
     "RAO_HOME": "home of a stack, an absolute path; without AMBIENT_STACK_SECRET the secret is read from "
     "`$RAO_HOME/secrets/$RAO_APP` (mode 600, 64 hexadecimal digits), and the node does not start without it",
     "RAO_APP": "app of the stack: `ambient`, `craft` or `veil`",
@@ -64,10 +67,11 @@ class Declaration:
     default_shown: str
     words: tuple[str, ...] = ()
     value_name: str = ""
+    variable_name: str = ""
 
     @property
     def variable(self) -> str:
-        return "THREAD_" + self.flag.removeprefix("--").replace("-", "_").upper()
+        return self.variable_name or "THREAD_" + self.flag.removeprefix("--").replace("-", "_").upper()
 
 
 def _setting(
@@ -80,6 +84,7 @@ def _setting(
     words: tuple[str, ...] = (),
     default_shown: str | None = None,
     value_name: str = "",
+    variable_name: str = "",
     secret: bool = False,
 ) -> Any:
     """One field of `Settings`. `default` is a value, or a function of the environment."""
@@ -93,6 +98,7 @@ def _setting(
         default_shown=str(default) if default_shown is None else default_shown,
         words=words,
         value_name=value_name or ("|".join(words) if words else "VALUE"),
+        variable_name=variable_name,
     )
     return field(
         default_factory=lambda: of_environment(os.environ), repr=not secret, metadata={"declaration": declaration}
@@ -279,9 +285,18 @@ class Settings:
         "",
         "`org/repo`, `org/repo@revision`, a directory or `package:one+two`; the provider's name of a hosted one",
         section="Embedding",
-        default_shown="what wrote the index, else chosen for the device: on a CPU "
+        default_shown="what wrote the index, else chosen for the device: on CUDA voyageai/voyage-4-nano, on a CPU "
         "sentence-transformers/all-MiniLM-L6-v2; mistral-embed, text-embedding-3-small",
         value_name="MODEL",
+    )
+    embedding_dim: int | None = _setting(
+        "--embedding-dim",
+        None,
+        "components kept of each vector of a local model that was trained for it (Matryoshka)",
+        section="Embedding",
+        parse=whole_number(1, 65_536),
+        default_shown="the width of the index, else 1024 of voyage-4-nano's 2048, else all",
+        value_name="COMPONENTS",
     )
     embedding_url: str = _setting(
         "--embedding-url",
@@ -294,6 +309,67 @@ class Settings:
     )
     device: Literal["auto", "cpu", "cuda"] = _setting(
         "--device", "auto", "where vectors are computed", section="Embedding", words=("auto", "cpu", "cuda")
+    )
+    graph_backend: Literal["", "vllm", "openai", "mistral", "keyword"] = _setting(
+        "--graph-backend",
+        "",
+        "what finds entities and relationships in texts nobody described: an instruct model under vLLM, one behind "
+        "OpenAI's API or any that speaks as it does, one behind Mistral's, or no model: the commonest words",
+        section="Extraction",
+        words=BACKENDS,
+        parse=graph_backend,
+        default_shown="vllm, where there are CUDA, a vLLM and the memory, else keyword",
+    )
+    graph_model: str = _setting(
+        "--graph-model",
+        "",
+        "the instruct model: for a vLLM of the node's own `org/repo`, `org/repo@revision` or a directory, else the "
+        "server's name of it",
+        section="Extraction",
+        default_shown="casperhansen/mistral-nemo-instruct-2407-awq for vllm, gpt-4o-mini for openai, mistral-tiny",
+        value_name="MODEL",
+    )
+    graph_url: str = _setting(
+        "--graph-url",
+        "",
+        "where the model is asked: `/chat/completions` of this address",
+        section="Extraction",
+        parse=http_url,
+        default_shown="the provider's own; for vllm, one that the node starts and ends",
+        value_name="URL",
+    )
+    vllm_command: str = _setting(
+        "--vllm-command",
+        "vllm",
+        "the command of the vLLM that the node starts, in an environment of its own",
+        section="Extraction",
+        value_name="COMMAND",
+        variable_name="THREAD_VLLM",
+    )
+    vllm_port: int = _setting(
+        "--vllm-port",
+        0,
+        "port of that vLLM on this machine; 0 takes a free one",
+        section="Extraction",
+        parse=whole_number(0, 65_535),
+        value_name="PORT",
+    )
+    vllm_gpu_share: float = _setting(
+        "--vllm-gpu-share",
+        0.5,
+        "how much of the GPU's memory that vLLM takes for itself",
+        section="Extraction",
+        parse=share,
+        value_name="SHARE",
+    )
+    vllm_max_model_len: int = _setting(
+        "--vllm-max-model-len",
+        8_192,
+        "longest text and answer together that vLLM makes room for, in tokens",
+        section="Extraction",
+        parse=whole_number(2_048, 1_000_000),
+        default_shown="8192",
+        value_name="TOKENS",
     )
     chunk_chars: int = _setting(
         "--chunk-chars",
@@ -320,12 +396,13 @@ class Settings:
         words=("on", "off"),
         default_shown="on",
     )
-    graph_mode: Literal["boost", "off"] = _setting(
+    graph_mode: Literal["boost", "narrow", "off"] = _setting(
         "--graph-mode",
         "boost",
-        "how the knowledge graph takes part in a search",
+        "how the knowledge graph takes part in a search: it brings passages nearer, or leaves all others out, or "
+        "neither",
         section="Searching",
-        words=("boost", "off"),
+        words=("boost", "narrow", "off"),
     )
     lexical: bool = _setting(
         "--lexical",
@@ -357,6 +434,13 @@ class Settings:
         "least severe message to log",
         section="Logging",
         words=("debug", "info", "warning", "error"),
+    )
+    log_format: Literal["text", "json"] = _setting(
+        "--log-format",
+        "text",
+        "lines of text, or one JSON object a line",
+        section="Logging",
+        words=("text", "json"),
     )
 
 
@@ -393,12 +477,17 @@ def load(flags: Mapping[str, str], launch_line: LaunchLine, environment: Environ
             values[name] = _parsed(declaration, declaration.variable + source, text)
         else:
             values[name] = declaration.default(merged)
-    notices = [*notices_about(launch_line)]
-    values["embedding_model"], notice = original_model(values["embedding_model"])
-    notices += [notice] if notice else []
+    backend = given.get("graph_backend", "") or merged.get("THREAD_GRAPH_BACKEND", "")
+    values["graph_backend"], values["graph_model"] = launch_line.extraction(
+        values["graph_backend"], values["graph_model"]
+    )
+    notices = ["" if launch_line.value("--no-graph-extraction") else notice_about(backend)]
+    for name in ("embedding_model", "graph_model"):
+        values[name], notice = original_model(values[name])
+        notices.append(notice)
     values["node_id"], notice = _node_id(values["node_id"])
-    notices += [notice] if notice else []
-    return Loaded(Settings(**values), tuple(notices))
+    notices.append(notice)
+    return Loaded(Settings(**values), tuple(filter(None, notices)))
 
 
 def _parsed(declaration: Declaration, source: str, text: str) -> Any:

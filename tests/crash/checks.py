@@ -6,10 +6,14 @@ import base64
 import random
 import time
 from collections import defaultdict
+from pathlib import Path
 
 from ledger import Document, Edge, Ledger
 from node_process import Client
 from operations import COMMON_WORD, ENTITIES, WIDTH
+
+from thread_service.store import verification
+from thread_service.store.directory import DataDirectory
 
 SAMPLE = 3
 INDEXED_SECONDS = 60.0
@@ -89,6 +93,19 @@ def check_graph(client: Client, ledger: Ledger) -> None:
     library = client.post("/v1/library", {"owner_id": ledger.owner})
     shown = {group["id"]: {document["id"] for document in group["documents"]} for group in library["groups"]}
     assert {group: ids for group, ids in shown.items() if ids} == groups
+
+
+def check_sound(data: Path) -> None:
+    """Nothing is damaged on the disk of a node that does not run, whatever has ended it."""
+    [node] = (data / "nodes").iterdir()
+    directory = DataDirectory.open_existing(data, node.name)
+    try:
+        with verification.at_rest(directory) as place:
+            report = verification.verify(place, full=True, progress=lambda *_: None)
+    finally:
+        directory.close()
+    # A kill may have come between the making of a file and the commit of its first rows.
+    assert [each["sentence"] for each in report["damage"] if "unknown to the database" not in each["what"]] == []
 
 
 def wait_indexed(client: Client) -> None:

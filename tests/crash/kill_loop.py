@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from checks import check_found, check_graph, read_back, wait_indexed
+from checks import check_found, check_graph, check_sound, read_back, wait_indexed
 from ledger import Journal, Ledger, Operation
 from node_process import Client, NodeProcess
 from operations import Operations
@@ -123,6 +123,7 @@ class KillLoop:
             checked = time.monotonic()
             writers = Writers(self._ledgers, self._journal, self._rng, node.port)
             writers.kill(node, self._rng.randrange(ANSWERS_MAX), self._rng.random() * 0.05)
+        check_sound(self._data)
         self.rounds += 1
         self.answers += writers.answers
         self._journal.note(event="killed", round=self.rounds)
@@ -148,6 +149,7 @@ class KillLoop:
         with self._started() as node:
             self.check(node.wait_ready())
             assert node.terminate() == 0, node.tail()
+        check_sound(self._data)
         self._journal.close()
 
     def _started(self) -> NodeProcess:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -75,8 +75,8 @@ def drip(handler: Any, _: list[str]) -> None:
 class EmbeddingsServer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, handler: type[BaseHTTPRequestHandler] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         self.script: deque[Callable[[Any, list[str]], None] | str] = deque()
         self.refuses: Callable[[list[str]], Callable[[Any, list[str]], None] | None] = lambda texts: None
         self.requests: list[list[str]] = []
@@ -98,7 +98,7 @@ class EmbeddingsServer(ThreadingHTTPServer):
         """A client that went away is what some tests are about."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: EmbeddingsServer
 
@@ -132,9 +132,11 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+Server = TypeVar("Server", bound=EmbeddingsServer)
+
+
 @contextmanager
-def running() -> Iterator[EmbeddingsServer]:
-    server = EmbeddingsServer()
+def running(server: Server) -> Iterator[Server]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

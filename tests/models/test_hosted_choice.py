@@ -10,7 +10,8 @@ import embeddings_server
 import pytest
 from embeddings_server import KEY
 
-from thread_service.models.choice import LOCAL_MODEL, Choice, choose
+from thread_service.models import device
+from thread_service.models.choice import CPU_MODEL, Choice, choose
 from thread_service.models.embedder import ModelUnavailable
 from thread_service.models.hosted import HostedEmbedder
 from thread_service.models.provider_key import provider_key
@@ -22,6 +23,11 @@ MINILM = "/models/minilm"
 WITH_KEY = {"MISTRAL_API_KEY": KEY}
 
 
+@pytest.fixture(autouse=True)
+def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_has_cuda_device", lambda: False)
+
+
 def chosen(stored: str | None = None, environment: Mapping[str, str] | None = None, **settings: str) -> Choice:
     choice = choose(Settings(**settings), stored, environment or {})
     choice.embedder.close()
@@ -31,15 +37,15 @@ def chosen(stored: str | None = None, environment: Mapping[str, str] | None = No
 @pytest.mark.parametrize(
     ("settings", "stored", "environment", "model", "why"),
     [
-        ({}, None, {}, LOCAL_MODEL, "the default without CUDA and without MISTRAL_API_KEY"),
+        ({}, None, {}, CPU_MODEL, "the default without CUDA and without MISTRAL_API_KEY"),
         ({}, None, WITH_KEY, "mistral-embed", "MISTRAL_API_KEY is set"),
-        ({}, None, {"MISTRAL_API_KEY": " "}, LOCAL_MODEL, "the default without CUDA and without MISTRAL_API_KEY"),
+        ({}, None, {"MISTRAL_API_KEY": " "}, CPU_MODEL, "the default without CUDA and without MISTRAL_API_KEY"),
         ({}, MINILM, WITH_KEY, MINILM, "it wrote the index"),
         ({}, "mistral-embed", {}, "mistral-embed", "it wrote the index"),
         ({}, OWN, WITH_KEY, OWN, "it wrote the index"),
-        ({"embedder": "local"}, None, WITH_KEY, LOCAL_MODEL, "the default without CUDA"),
+        ({"embedder": "local"}, None, WITH_KEY, CPU_MODEL, "the default without CUDA"),
         ({"embedder": "local"}, MINILM, WITH_KEY, MINILM, "it wrote the index"),
-        ({"embedder": "local"}, "mistral-embed", WITH_KEY, LOCAL_MODEL, "the default without CUDA"),
+        ({"embedder": "local"}, "mistral-embed", WITH_KEY, CPU_MODEL, "the default without CUDA"),
         ({"embedder": "mistral"}, MINILM, {}, "mistral-embed", "asked for by --embedder"),
         ({"embedder": "mistral", "embedding_url": HERE}, None, {}, f"mistral:mistral-embed@{HERE}", "by --embedder"),
         ({"embedder": "openai", "embedding_model": "BAAI/bge-m3", "embedding_url": f"{HERE}/"}, None, {}, OWN, "model"),
@@ -75,7 +81,7 @@ def test_without_a_key_the_official_address_is_not_asked() -> None:
 
 def test_the_model_that_a_stamp_names_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with embeddings_server.running() as server:
+    with embeddings_server.running(embeddings_server.EmbeddingsServer()) as server:
         first = choose(
             Settings(embedder="openai", embedding_model="a@b/c", embedding_url=server.url), None, {}
         ).embedder

@@ -20,10 +20,11 @@ from embeddings_server import KEY, WIDTH, EmbeddingsServer, running, vector_of
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import NotReady
-from thread_service.models import embeddings_api, hosted
+from thread_service.models import hosted, http_api, turn
 from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable, Stamp
-from thread_service.models.embeddings_api import EmbeddingsApi, Misconfigured
+from thread_service.models.embeddings_api import EmbeddingsApi
 from thread_service.models.hosted import HostedEmbedder, Patience
+from thread_service.models.http_api import Misconfigured
 
 PATIENCE = {"query": Patience(3, 10, 0.3), "document": Patience(5, 10, 60)}
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -32,16 +33,16 @@ SPEC = "openai:m@http://there/v1"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosted, "FIRST_PAUSE_SECONDS", 0.002)
-    monkeypatch.setattr(hosted, "LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(turn, "FIRST_PAUSE_SECONDS", 0.002)
+    monkeypatch.setattr(turn, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     # Each client would read all certificates of the machine anew, for connections that use none.
-    monkeypatch.setattr(embeddings_api.httpx, "Client", partial(httpx.Client, verify=_NO_CERTIFICATES))
+    monkeypatch.setattr(http_api.httpx, "Client", partial(httpx.Client, verify=_NO_CERTIFICATES))
 
 
 @pytest.fixture
 def server() -> Iterator[EmbeddingsServer]:
-    with running() as server:
+    with running(EmbeddingsServer()) as server:
         yield server
 
 

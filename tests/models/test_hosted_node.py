@@ -15,18 +15,18 @@ sys.path.append(str(Path(__file__).parents[1] / "node"))
 from in_process import InProcess, document, ids, until
 
 from thread_service.errors import NotReady
-from thread_service.models import hosted
+from thread_service.models import hosted, turn
 from thread_service.models.embeddings_api import EmbeddingsApi
 from thread_service.models.hosted import HostedEmbedder
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddingsServer]:
-    monkeypatch.setattr(hosted, "FIRST_PAUSE_SECONDS", 0.002)
-    monkeypatch.setattr(hosted, "LONGEST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(turn, "FIRST_PAUSE_SECONDS", 0.002)
+    monkeypatch.setattr(turn, "LONGEST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr(hosted, "MISCONFIGURED_SECONDS", 0.02)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with running() as server:
+    with running(EmbeddingsServer()) as server:
         yield server
 
 

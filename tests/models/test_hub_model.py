@@ -10,11 +10,14 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+from tiny_voyage import write_voyage
 
+from thread_service.models import device
 from thread_service.models.embedder import ModelUnavailable, Status
 from thread_service.models.local import LocalEmbedder, local_embedder
 
 COMMIT = "c0ffee" * 6 + "c0ff"
+UNNEEDED = {"README.md", "pytorch_model.bin", "modeling.py"}
 
 
 class FakeHub:
@@ -56,17 +59,30 @@ class FakeHub:
         return str(snapshot)
 
 
-@pytest.fixture
-def hub(model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    fake = FakeHub(model_folder("upstream"))
-    for unneeded in ("README.md", "pytorch_model.bin", "onnx/model_O3.onnx"):
-        (fake.folder / unneeded).write_bytes(b"unneeded")
-    (fake.folder / "onnx" / "model.onnx_data").write_bytes(bytes(1000))
+def serve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub(folder)
+    for unneeded in UNNEEDED:
+        (folder / unneeded).write_bytes(b"unneeded")
     monkeypatch.setattr(
         huggingface_hub.HfApi, "model_info", lambda api, *args, **kwargs: fake.model_info(api, *args, **kwargs)
     )
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fake.snapshot_download)
     return fake
+
+
+@pytest.fixture
+def hub(model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = serve(model_folder("upstream"), monkeypatch)
+    (fake.folder / "onnx" / "model_O3.onnx").write_bytes(b"unneeded")
+    (fake.folder / "onnx" / "model.onnx_data").write_bytes(bytes(1000))
+    return fake
+
+
+@pytest.fixture
+def voyage_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    for module in ("torch", "transformers"):
+        pytest.importorskip(module, reason=f"{module} is not installed: pip install 'thread-node[torch]'")
+    return serve(write_voyage(tmp_path / "upstream", shards=2), monkeypatch)
 
 
 def tiny(tmp_path: Path, spec: str = "org/tiny") -> LocalEmbedder:
@@ -76,7 +92,7 @@ def tiny(tmp_path: Path, spec: str = "org/tiny") -> LocalEmbedder:
 def test_the_needed_files_are_fetched_and_the_graph_comes_last(hub: FakeHub, tmp_path: Path) -> None:
     embedder = tiny(tmp_path)
     embedder.load()
-    assert set(hub.fetched) == set(hub.names()) - {"README.md", "pytorch_model.bin", "onnx/model_O3.onnx"}
+    assert set(hub.fetched) == set(hub.names()) - {*UNNEEDED, "onnx/model_O3.onnx"}
     assert hub.fetched[-2:] == ["onnx/model.onnx_data", "onnx/model.onnx"]
     assert embedder.stamp is not None
     assert (embedder.stamp.space, embedder.stamp.model) == ("tiny@8", "org/tiny")
@@ -142,3 +158,30 @@ def test_a_repository_without_onnx_files_is_refused_before_the_download(hub: Fak
     with pytest.raises(ModelUnavailable, match=r"no \.onnx file in org/tiny on the Hub"):
         tiny(tmp_path).load()
     assert hub.fetched == []
+
+
+def test_of_safetensors_the_index_comes_first_and_every_shard_is_needed(voyage_hub: FakeHub, tmp_path: Path) -> None:
+    tiny(tmp_path).load()
+    shards = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    assert set(voyage_hub.fetched) == set(voyage_hub.names()) - UNNEEDED
+    assert sorted(voyage_hub.fetched[-2:]) == shards
+    embedder = tiny(tmp_path)
+    source = embedder.source
+    found = source.here()
+    assert found is not None
+    assert found.revision == COMMIT
+    (found.roots[0] / shards[1]).unlink()
+    assert source.here() is None
+    embedder.load()
+    assert source.here() == found
+    assert embedder.stamp is not None
+    assert (embedder.stamp.space, embedder.stamp.revision) == ("tiny@64", COMMIT)
+
+
+def test_weights_that_nothing_here_can_run_are_refused_before_the_download(
+    voyage_hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "find_spec", lambda name: None)
+    with pytest.raises(ModelUnavailable, match=r"org/tiny on the Hub, and model\.safetensors\.index\.json needs torch"):
+        tiny(tmp_path).load()
+    assert voyage_hub.fetched == []

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loading import load_error, loaded
 from numpy.typing import NDArray
 from tiny_model import MAX_TOKENS, TABLE, WORDS, write_onnx, write_tokenizer
 
 from thread_service.errors import NotReady
 from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable
-from thread_service.models.local import LocalEmbedder, local_embedder
+from thread_service.models.local import local_embedder
 from thread_service.models.sources import PACKAGED_MINILM
 
 CLS, SEP = TABLE[2], TABLE[3]
@@ -29,21 +30,6 @@ def unit(vector: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def mean_vector(words: str) -> NDArray[np.float32]:
     return unit(np.vstack([CLS, *rows(words), SEP]).mean(axis=0))
-
-
-def loaded(folder: Path | str, models_dir: Path = Path("unused")) -> LocalEmbedder:
-    embedder = local_embedder(str(folder), models_dir=models_dir, threads=1)
-    embedder.load()
-    return embedder
-
-
-def load_error(folder: Path | str) -> str:
-    embedder = local_embedder(str(folder), models_dir=Path("unused"), threads=1)
-    with pytest.raises(ModelUnavailable) as caught:
-        embedder.load()
-    assert embedder.status.phase == "failed"
-    assert embedder.status.error == str(caught.value)
-    return str(caught.value)
 
 
 def test_a_text_is_the_mean_of_its_tokens_at_unit_length(model_folder: Callable[..., Path]) -> None:

@@ -221,8 +221,8 @@ class InProcess:
     @property
     def is_idle(self) -> bool:
         """Nothing is left to index, to link or to embed."""
-        statement = "SELECT (SELECT count(*) FROM pending) + (SELECT count(*) FROM relink) + count(*) FROM unembedded"
-        return bool(self.value(statement) == 0)
+        tables = ("pending", "relink", "changed_names", "unembedded")
+        return not any(self.value(f"SELECT count(*) FROM {table}") for table in tables)
 
     def settle(self) -> None:
         until(lambda: self.is_idle)

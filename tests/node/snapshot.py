@@ -83,6 +83,10 @@ def _stored(db: apsw.Connection, node: InProcess, names: _Names) -> Snapshot:
         )
     }  # fmt: skip
     found["groups of nothing"] = in_groups
+    found["group tags"] = sorted(
+        (names.groups[group], tag, names.documents[document])
+        for group, tag, document in table(db, "SELECT group_key, tag, document_key FROM group_tags")
+    )
     found["contents"] = {
         names.contents[key]: (media, state, failure, names.readers(readers))
         for key, media, state, failure, readers in table(
@@ -96,6 +100,21 @@ def _stored(db: apsw.Connection, node: InProcess, names: _Names) -> Snapshot:
     found["entities"] = sorted(
         (entity_id, names.entities[key]) for key, entity_id in table(db, "SELECT entity_key, entity_id FROM entities")
     )
+    found["entity words"] = sorted(
+        (word, names.entities[key]) for word, key in table(db, "SELECT word, entity_key FROM entity_words")
+    )
+    readers = {0: "everybody", **names.owners}
+    found["entity readers"] = sorted(
+        (names.entities[key], readers[reader], *counts)
+        for key, reader, *counts in table(db, "SELECT entity_key, reader, assertions, mentions FROM entity_readers")
+    )
+    found["entity counts"] = {
+        readers[reader]: count for reader, count in table(db, "SELECT reader, entities FROM entity_counts") if count
+    }
+    found["relationship counts"] = {
+        names.readers(stored): count
+        for stored, count in table(db, "SELECT readers, relationships FROM relationship_counts")
+    }
     found["assertions"] = sorted(
         (names.documents[document], names.entities[entity], names.owners[owner], *how)
         for document, entity, owner, *how in table(
@@ -116,9 +135,9 @@ def _stored(db: apsw.Connection, node: InProcess, names: _Names) -> Snapshot:
         )
     }
     found["relationship assertions"] = sorted(
-        (names.documents[document], names.relationships[edge], weight)
-        for document, edge, weight in table(
-            db, "SELECT document_key, relationship_key, weight FROM relationship_assertions"
+        (names.documents[document], names.relationships[edge], *how)
+        for document, edge, *how in table(
+            db, "SELECT document_key, relationship_key, source, weight FROM relationship_assertions"
         )
     )
     found["predicates"] = {
@@ -131,7 +150,9 @@ def _stored(db: apsw.Connection, node: InProcess, names: _Names) -> Snapshot:
     }
     found["vectors"] = _vectors(db, node, names)
     found["words"] = _words(db, names)
-    found["to do"] = [table(db, f"SELECT count(*) FROM {name}")[0][0] for name in ("pending", "relink", "unembedded")]
+    found["to do"] = [
+        table(db, f"SELECT count(*) FROM {name}")[0][0] for name in ("pending", "relink", "changed_names", "unembedded")
+    ]
     return found
 
 

@@ -72,7 +72,7 @@ def test_operations_at_once_show_nothing_restricted_and_leave_a_consistent_store
     with node.store.read() as connection:
         load(loaded, connection, node.store.segments)
     assert in_memory(node, loaded) == in_memory(node)
-    assert stored(node)["to do"] == [0, 0, 0]
+    assert stored(node)["to do"] == [0, 0, 0, 0]
     node.remove("ann")
     node.remove("ben")
     node.settle()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from thread_service.errors import Busy, IndexMismatch, InvalidRequest, NotReady
 from thread_service.models.embedder import Role, Status
-from thread_service.node.indexing import PARTITIONS_A_ROUND
+from thread_service.node.document_batches import PARTITIONS_A_BATCH
 from thread_service.node.operations import DocumentIn, FileRequest, PartitionIn
 from thread_service.text.ids import content_id
 
@@ -196,12 +196,13 @@ class _Holding(WordsEmbedder):
 def test_a_document_keeps_its_graph_when_its_content_is_tried_again_while_it_is_given_up(tmp_path: Path) -> None:
     embedder = _Holding()
     embedder.refused = {TEXT}
-    large = (TEXT, *(f"filling {number}" for number in range(PARTITIONS_A_ROUND)))
+    large = (TEXT, *(f"filling {number}" for number in range(PARTITIONS_A_BATCH)))
     with opened(tmp_path, embedder) as node:
-        # The first takes a round of its own; the second finds the content failed, in a round with "held".
+        # The first takes a batch of its own; the second finds the content failed, while "held" is embedded.
         said = [document(*large, id="1"), document(*large, id="2", entities=["Heron"]), document("held", id="3")]
         node.file("ann", *said, wait=False)
         assert embedder.reached.wait(TIMEOUT)
+        until(lambda: node.rows("SELECT 1 FROM contents WHERE state = 'failed'") == [(1,)])
         embedder.refused = set()
         node.file("ann", said[0], wait=False)
         embedder.go_on.set()

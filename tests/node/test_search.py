@@ -150,6 +150,10 @@ def evidence(activation: float, documents_of_entity: int, documents: int = 4) ->
     return activation * math.log(1 + documents / documents_of_entity) / math.log(1 + documents)
 
 
+def agreeing(*clues: float) -> float:
+    return math.cbrt(sum(each**3 for each in clues))
+
+
 def distances(node: InProcess, query: str, **more: Any) -> dict[str, float]:
     node.embedder.vectors[query] = unit(1)
     answer = node.search("ann", query, lexical=False, **more)
@@ -161,7 +165,7 @@ def distances(node: InProcess, query: str, **more: Any) -> dict[str, float]:
     [
         ("what did ada quill do?", {"a": evidence(1, 2), "b": evidence(1, 2)}),
         ("what of the LONG   clock", {"b": evidence(1, 1)}),
-        ("Ada Quill's long-clock", {"a": evidence(1, 2), "b": evidence(1, 1)}),
+        ("Ada Quill's long-clock", {"a": evidence(1, 2), "b": agreeing(evidence(1, 2), evidence(1, 1))}),
         ("Pendulum", {"d": evidence(0.7, 1)}),
         ("pendulum", {"d": evidence(0.2, 1)}),
         ("quill, ada", {}),
@@ -193,11 +197,11 @@ def test_near_relationships_activate_their_ends_and_a_near_predicate_its_edges_a
     )
     plain = distances(node, "who", graph_mode="off")
     found = distances(node, "who", expand=False)
-    # a: the edge's cosine 0.6, its rarer end in one of three documents. b: the predicate's cosine 0.5 × 0.8, and
-    # through Ada Quill, in two of three, 0.6.
+    # The first edge's cosine is 0.6, the second's its predicate's, 0.5 × 0.8. Each document has the rarer end of its
+    # own edge to itself, and shares Ada Quill, in two of three, with the other's.
     share = math.log(1 + 3 / 2) / math.log(1 + 3)
-    assert found["a"] == pytest.approx(plain["a"] * 0.85 ** (3 * 0.6), rel=1e-5)
-    assert found["b"] == pytest.approx(plain["b"] * 0.85 ** (3 * max(0.4, 0.6 * share)), rel=1e-5)
+    assert found["a"] == pytest.approx(plain["a"] * 0.85 ** (3 * agreeing(0.6, 0.4 * share)), rel=1e-5)
+    assert found["b"] == pytest.approx(plain["b"] * 0.85 ** (3 * agreeing(0.4, 0.6 * share)), rel=1e-5)
     assert found["c"] == pytest.approx(plain["c"], rel=1e-5)
     trace = node.search("ann", "who", lexical=False, expand=False).trace
     assert {(e.subject, e.predicate, e.object, e.weight) for e in trace.relationships} == {
@@ -218,6 +222,25 @@ def test_the_nearest_documents_activate_what_they_list_unless_expansion_is_off(n
     assert distances(node, "who", expand=False) == plain
     share = math.log(1 + 3 / 2) / math.log(1 + 3)
     assert distances(node, "who")["far"] == pytest.approx(plain["far"] * 0.85 ** (3 * 0.8 * share), rel=1e-4)
+
+
+def test_the_nearest_documents_are_those_by_vector_and_words(node: InProcess) -> None:
+    node.file(
+        "ann",
+        *(document(f"beside {n}", id=f"n{n}", vectors=[unit(0.9, n)]) for n in range(3)),
+        document("the orrery", id="by words", vectors=[unit(0.3, 0, 1)], entities=["Old Key"]),
+        document("far", id="far", vectors=[unit(0, 0, 0, 1)], entities=["Old Key"]),
+    )
+    node.embedder.vectors["orrery"] = unit(1)
+
+    def far(**more: Any) -> float:
+        answer = node.search("ann", "orrery", **more)
+        return next(passage.distance for passage in answer.passages if passage.document_id == "far")
+
+    assert far(lexical=False) == pytest.approx(far(graph_mode="off", lexical=False), rel=1e-5)
+    similarity = 0.3 / math.hypot(0.3, 1) + 0.2
+    share = math.log(1 + 5 / 2) / math.log(1 + 5)
+    assert far() == pytest.approx(far(graph_mode="off") * 0.85 ** (3 * similarity * share), rel=1e-5)
 
 
 def test_the_graph_brings_in_what_the_vectors_missed_and_the_trace_says_so(node: InProcess) -> None:

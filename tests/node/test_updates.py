@@ -11,11 +11,11 @@ from thread_service.node.operations import GroupMetadata, Stats, UpdateDocumentR
 
 
 def update_group(node: InProcess, owner: str, group_id: str, **more: Any) -> bool:
-    return node.run(node.node.update_group(UpdateGroupRequest(owner, group_id, **more)))
+    return node.run(node.node.update_group(UpdateGroupRequest(owner, group_id, **more))).applied
 
 
 def update_document(node: InProcess, owner: str, document_id: str, **more: Any) -> bool:
-    return node.run(node.node.update_document(UpdateDocumentRequest(owner, document_id, **more)))
+    return node.run(node.node.update_document(UpdateDocumentRequest(owner, document_id, **more))).applied
 
 
 def stats(node: InProcess) -> Stats:

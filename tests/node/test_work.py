@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from thread_service.errors import Busy
+from thread_service.errors import Busy, NotReady
 from thread_service.node.work import Work
 
 
@@ -42,5 +42,15 @@ def test_work_that_fails_or_is_given_up_leaves_its_room() -> None:
         finally:
             go.set()
             work.close()
+
+    asyncio.run(scenario())
+
+
+def test_work_after_the_end_is_refused_as_not_ready() -> None:
+    async def scenario() -> None:
+        work = Work()
+        work.close()
+        with pytest.raises(NotReady, match="shutting down"):
+            await work.run(lambda: 1)
 
     asyncio.run(scenario())

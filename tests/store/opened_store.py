@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thread_kernels import Engine, create_engine
-from thread_service.store import contents, documents, graph, links, registry, vectors
+from thread_service.store import back_links, contents, documents, graph, links, registry, vectors
 from thread_service.store.changes import Changes, NewVectors
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
@@ -55,7 +55,7 @@ class Opened:
             content = found[0] if found else contents.create(connection, digest, media_type, texts, [None] * len(texts))
             key = documents.create(connection, owner_key, id, documents.Said(content, name, b"", None, 1))
             documents.set_access(connection, [key], access, changes)
-            if contents.mark_ready(connection, content) and rows is not None:
+            if contents.mark_ready(connection, content, changes) and rows is not None:
                 first, count = contents.partition_range(connection, content)
                 keys = range(first, first + count)
                 locations = self.store.segments.append(rows)
@@ -81,15 +81,35 @@ class Opened:
 
     def link(self) -> list[str]:
         """Link whatever waits for it; the ids of the documents that did, in the first round."""
-        waiting = self.column("SELECT document_id FROM relink JOIN documents USING (document_key) ORDER BY document_id")
-        while keys := self.column("SELECT document_key FROM relink"):
+        first: list[str] | None = None
+        while True:
+            with self.store.read() as connection:
+                new, round_ = links.waiting(connection, 1_000), back_links.next_round(connection, in_texts=True)
+                keys = {*new, *(() if round_ is None else round_.document_keys)}
+                found = {key: links.names_in(connection, key, by_text=True) for key in keys}
+                ids = [
+                    connection.execute("SELECT document_id FROM documents WHERE document_key = ?", (key,)).get
+                    for key in keys
+                ]
+            first = sorted(map(str, ids)) if first is None else first
+            if not new and round_ is None:
+                return first
 
-            def work(connection: apsw.Connection, changes: Changes, keys: list[int] = keys) -> None:
-                for key in keys:
-                    links.link(connection, key, changes, by_text=True)
+            def work(
+                connection: apsw.Connection,
+                changes: Changes,
+                new: list[int] = new,
+                round_: back_links.Round | None = round_,
+                found: dict[int, links.Found | None] = found,
+            ) -> None:
+                for key, names in found.items():
+                    if names is not None:
+                        links.link(connection, key, names, changes)
+                links.unmark(connection, new)
+                if round_ is not None:
+                    back_links.done(connection, round_.progress)
 
             self.write(work)
-        return waiting
 
 
 @contextlib.contextmanager

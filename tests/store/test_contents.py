@@ -29,9 +29,9 @@ def test_new_content_waits_and_keeps_brought_vectors_until_it_is_ready(store: Op
         assert contents.find(connection, b"digest") == (key, "pending")
         assert contents.find(connection, b"other") is None
         assert contents.partition_range(connection, key) == (1, 2)
-    assert store.write(lambda c, _: contents.mark_ready(c, key))
+    assert store.write(lambda c, changes: contents.mark_ready(c, key, changes))
     assert store.column("SELECT vector FROM partitions") == [None, None]
-    assert not store.write(lambda c, _: contents.mark_ready(c, key))
+    assert not store.write(lambda c, changes: contents.mark_ready(c, key, changes))
     assert store.column("SELECT count(*) FROM words") == [2]
 
 
@@ -39,10 +39,10 @@ def test_only_pending_content_fails_and_only_failed_content_is_tried_again(store
     key = store.write(lambda c, _: contents.create(c, b"digest", "text", [" "], [None]))
     store.write(lambda c, _: contents.mark_failed(c, key, "blank"))
     assert store.rows("SELECT state, failure FROM contents") == [("failed", "blank")]
-    assert not store.write(lambda c, _: contents.mark_ready(c, key))
+    assert not store.write(lambda c, changes: contents.mark_ready(c, key, changes))
     store.write(lambda c, _: contents.retry(c, key))
     assert store.rows("SELECT state, failure FROM contents") == [("pending", None)]
-    assert store.write(lambda c, _: contents.mark_ready(c, key))
+    assert store.write(lambda c, changes: contents.mark_ready(c, key, changes))
     store.write(lambda c, _: contents.mark_failed(c, key, "too late"))
     store.write(lambda c, _: contents.retry(c, key))
     assert store.rows("SELECT state, failure FROM contents") == [("ready", None)]
@@ -53,7 +53,7 @@ def test_readers_of_content_and_of_its_words_follow_the_documents(store: Opened)
 
     def found(*tokens: str) -> list[int]:
         with store.store.read() as connection:
-            return list(words.best(connection, "heron", tokens, None, 10))
+            return list(words.best(connection, store.store.resident, "heron", tokens, None, 10))
 
     store.file("ann", "a", "the heron")
     assert store.column("SELECT readers FROM contents") == ["mtext o1"]

@@ -98,6 +98,26 @@ def test_a_failing_write_is_rolled_back_alone(database: Database) -> None:
     assert notes(database) == ["one", "two"]
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_large_write_begins_a_transaction_that_others_join(database: Database, is_large: bool) -> None:
+    counted = commits(database)
+    gate = Gate(database)
+
+    def fail(connection: apsw.Connection) -> None:
+        insert("lost")(connection)
+        raise ValueError("no")
+
+    before = database.write(insert("before"))
+    failing = database.write(fail, is_large=is_large)
+    after = database.write(insert("after"))
+    gate.release()
+    with pytest.raises(ValueError, match="no"):
+        failing.result(10)
+    assert [before.result(10), after.result(10)] == [1, 1]
+    assert notes(database) == ["before", "after"]
+    assert len(counted) == 1 + (2 if is_large else 1)  # the gate alone, too
+
+
 def test_results_are_published_in_order_after_the_commit_and_before_the_answer(database: Database) -> None:
     published: list[tuple[str, bool, bool]] = []
     futures: dict[str, Future[str]] = {}
@@ -276,10 +296,21 @@ def test_a_database_is_opened_again_and_a_newer_one_is_refused_unchanged(tmp_pat
     database.close()
     database = Database(path, schema=SCHEMA)
     assert notes(database) == ["kept"]
-    database.maintain(lambda connection: connection.pragma("user_version", 2)).result(10)
+    database.maintain(lambda connection: connection.pragma("user_version", 3)).result(10)
     database.close()
     content = path.read_bytes()
-    with pytest.raises(StoreFailed, match=r"schema version 2, this program knows 1.*upgrade"):
+    with pytest.raises(StoreFailed, match=r"schema version 3, this program knows 2.*upgrade"):
+        Database(path, schema=SCHEMA)
+    assert path.read_bytes() == content
+
+
+def test_a_database_from_before_the_first_release_is_refused_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "thread.db"
+    database = Database(path, schema=SCHEMA)
+    database.maintain(lambda connection: connection.pragma("user_version", 1)).result(10)
+    database.close()
+    content = path.read_bytes()
+    with pytest.raises(StoreFailed, match=r"schema version 1, from before the first release.*another --data-dir"):
         Database(path, schema=SCHEMA)
     assert path.read_bytes() == content
 

@@ -41,7 +41,15 @@ def test_a_contribution_keeps_what_says_something() -> None:
         Entity("The Shed", "concept", "given"),
     )
     assert said.edges == (Edge(3, "built", 4), Edge(4, "built", 5))
-    assert graph.edge_text(said, said.edges[0]) == "robot: ada built concept: Orrin"
+
+
+def test_an_edge_is_embedded_with_the_names_and_kinds_of_its_ends(store: Opened) -> None:
+    said = graph.contribution([("Ada", "PERSON"), ("ada", "robot")], [("ADA", " Built ", "Orrin")])
+    store.file("ann", "a", "text", said=said)
+    assert store.rows("SELECT purpose, text FROM unembedded ORDER BY purpose") == [
+        ("predicate", "Relationship predicate: built"),
+        ("relationship", "robot: ada built concept: Orrin"),
+    ]
 
 
 def test_an_edge_to_what_is_only_a_keyword_makes_it_a_given_entity() -> None:
@@ -103,19 +111,33 @@ def test_a_predicate_is_seen_while_any_of_its_edges_is(store: Opened) -> None:
     assert store.column("SELECT readers FROM predicates") == ["o2"]
 
 
-def test_an_entity_takes_its_mentions_along_and_memory_is_told(store: Opened) -> None:
+def test_an_entity_nobody_asserts_is_listed_no_more_at_once_and_goes_with_its_last_mention(store: Opened) -> None:
     store.file("ann", "a", "-", said=graph.contribution([("Ada Quill", "person")], []))
-    mentioning = store.file("ann", "b", "Ada Quill wrote")
+    for id in ("b", "c"):
+        store.file("ann", id, "Ada Quill wrote")
     store.link()
-    [entity] = store.column("SELECT entity_key FROM mentions")
-    told = Changes()
+    [entity] = store.column("SELECT DISTINCT entity_key FROM mentions")
+    cache = store.store.resident.graph
 
-    def work(connection: apsw.Connection, changes: Changes) -> None:
-        graph.retract(connection, 1, told)
+    def listing() -> list[int]:
+        version = cache.version()
+        with store.store.read() as connection:
+            return list(cache.at(connection, version).documents_of([entity])[entity])
 
-    store.write(work)
-    assert store.column("SELECT count(*) FROM mentions") == [0]
-    assert store.column("SELECT count(*) FROM entities") == [0]
-    assert entity in told.entities
-    assert mentioning in told.linked_documents
-    assert store.link() == ["b"]
+    assert listing() == [1, 2, 3]
+    store.write(lambda connection, changes: graph.retract(connection, 1, changes))
+    assert listing() == []
+    assert store.column("SELECT count(*) FROM mentions") == [2]
+
+    # It comes back before the others were linked again: nothing was lost.
+    store.file("ann", "d", "-", said=graph.contribution([("Ada Quill", "person")], []))
+    assert listing() == [2, 3, 4]
+    store.link()
+    assert listing() == [2, 3, 4]
+
+    store.remove("ann", "d")
+    store.remove("ann", "b")
+    assert store.column("SELECT entity_key FROM entities") == [entity]
+    assert store.link() == ["c"]
+    for table in ("entities", "entity_words", "mentions", "names"):
+        assert store.column(f"SELECT count(*) FROM {table}") == [0]

@@ -10,6 +10,7 @@ import pytest
 from opened_store import Opened, opened_store
 
 from thread_service.store import words
+from thread_service.store.lengths import LENGTH_MAX
 from thread_service.store.words import WordIndex
 
 
@@ -21,7 +22,7 @@ def store(tmp_path: Path) -> Iterator[Opened]:
 
 def best(store: Opened, query: str, *tokens: str, media: str | None = None, limit: int = 10) -> dict[int, float]:
     with store.store.read() as connection:
-        return WordIndex().best(connection, query, tokens or ("o1",), media, limit)
+        return WordIndex().best(connection, store.store.resident, query, tokens or ("o1",), media, limit)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +31,9 @@ def best(store: Opened, query: str, *tokens: str, media: str | None = None, limi
         ("Who keeps the Ledger of the ledger?", ["keeps", "ledger"]),
         ("the of and", []),
         ("", []),
-        ("東京都", ["東 京", "京 都"]),
+        ("東京都", ["東京", "京都"]),
         ("私", ["私"]),
-        ("東京 tower 塔", ["東 京", "tower", "塔"]),
+        ("東京 tower 塔", ["東京", "tower", "塔"]),
         ('X-7734 "quoted" AND (near)', ["x", "7734", "quoted"]),
     ],
 )
@@ -94,7 +95,7 @@ def test_a_term_unknown_at_first_is_looked_for_again(store: Opened) -> None:
 
     def found() -> list[int]:
         with store.store.read() as connection:
-            return list(index.best(connection, "heron", ("o1",), None, 5))
+            return list(index.best(connection, store.store.resident, "heron", ("o1",), None, 5))
 
     store.file("ann", "a", "boats")
     assert found() == []
@@ -103,28 +104,121 @@ def test_a_term_unknown_at_first_is_looked_for_again(store: Opened) -> None:
     assert found() == [2]
 
 
+def test_remembered_lists_give_the_same_scores_and_are_forgotten_when_something_is_filed(store: Opened) -> None:
+    resident, index = store.store.resident, WordIndex()
+
+    def remembering(query: str) -> dict[int, float]:
+        version = resident.words_version
+        with store.store.read() as connection:
+            return index.best(connection, resident, query, ("o1",), None, 10, version)
+
+    for number in range(4):
+        store.file("ann", str(number), f"heron number {number}" if number % 2 else "creek")
+    first = remembering("heron creek")
+    assert remembering("heron creek") == remembering("creek heron") == first == best(store, "heron creek")
+    store.file("ann", "new", "one more heron")
+    assert remembering("heron creek") == best(store, "heron creek")
+    assert len(remembering("heron")) == 3
+
+
+def test_remembered_lists_stay_below_their_bound(store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "SCORES_MAX", 3)
+    for number in range(3):
+        store.file("ann", str(number), f"heron creek tide{number}")
+    resident, index = store.store.resident, WordIndex()
+    for query in ("heron", "creek", "tide1 tide2", "heron"):
+        with store.store.read() as connection:
+            found = index.best(connection, resident, query, ("o1",), None, 10, resident.words_version)
+        assert found == best(store, query)
+        assert sum(len(scores.keys) for _, scores in index._scores.values()) == index._remembered <= 3
+
+
 def test_no_number_of_better_rows_of_others_hides_the_readable_ones(store: Opened) -> None:
     store.file("ann", "many", *["heron heron"] * 450)
     for number in range(5):
         store.file("ben", f"b{number}", f"a long sentence that names the heron once, number {number}")
-    with store.store.read() as connection:
-        # Most documents are ben's, so rows are ranked before they are tested.
-        found = WordIndex().best(connection, "heron", ("o2",), None, 200, store.store.resident.readable_share(("o2",)))
-        filtered_inside = WordIndex().best(connection, "heron", ("o2",), None, 200)
-    assert found.keys() == {*range(451, 456)}
-    assert found == pytest.approx(filtered_inside)
+    assert best(store, "heron", "o2", limit=200).keys() == {*range(451, 456)}
 
 
-def test_remembered_scores_of_a_row_that_is_gone_or_not_there_yet_do_no_harm(store: Opened) -> None:
-    for owner, id in (("ann", "a"), ("ann", "b"), ("ben", "c")):
-        store.file(owner, id, f"heron {id}")
-    index = WordIndex()
+@pytest.fixture
+def crowd(store: Opened) -> Opened:
+    """Ann's 400 partitions and, between them, ten of Ben's; three words in a fifth of all or more. One is of code."""
 
-    def found() -> set[int]:
-        with store.store.read() as connection:
-            # The version stands still between a commit and its publication.
-            return {*index.best(connection, "heron", ("o1",), None, 9, readable_share=0.6, version=1)}
+    def text(number: int) -> str:
+        held = [
+            name
+            for place, name in enumerate(("heron", "creek", "ledger"))
+            if number % (3 + place) == 0
+            for _ in range(1 + number % 4)
+        ]
+        return " ".join([*held, *(f"w{number}" for _ in range(1 + number % 17))])
 
-    assert found() == {1, 2}
-    store.remove("ann", "a")
-    assert found() == {2}
+    for start in range(0, 400, 40):
+        store.file("ann", f"a{start}", *(text(number) for number in range(start, start + 40)), access="available")
+        store.file("ben", f"b{start}", text(60 * (start + 1_001)))
+    store.file("ben", "code", text(60), media_type="code")
+    return store
+
+
+@pytest.mark.parametrize("tokens", [("o2",), ("o2", "a"), ("o1",)])
+@pytest.mark.parametrize("media", [None, "mtext", "mcode"])
+def test_every_way_of_looking_up_gives_the_same_scores(
+    crowd: Opened, monkeypatch: pytest.MonkeyPatch, tokens: tuple[str, ...], media: str | None
+) -> None:
+    query = "heron creek ledger w120"
+    monkeypatch.setattr(words, "COMMON_SHARE", 1.0)
+    by_lists = best(crowd, query, *tokens, media=media, limit=1_000)
+    assert len(by_lists) > 5 or media == "mcode"
+    monkeypatch.setattr(words, "PLACES_MAX", 3)  # FTS5's own ranking
+    assert best(crowd, query, *tokens, media=media, limit=1_000) == pytest.approx(by_lists)
+    monkeypatch.setattr(words, "_within", lambda rare_first, _, limit: rare_first if limit > words.MATCHES_MAX else ())
+    assert best(crowd, query, *tokens, media=media, limit=1_000) == pytest.approx(by_lists)
+
+
+def test_a_caller_of_few_partitions_is_answered_in_full_however_frequent_the_words_are(
+    crowd: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "COMMON_SHARE", 1.0)
+    in_full = best(crowd, "heron creek", "o2", limit=50)
+    assert len(in_full) == 11
+    monkeypatch.setattr(words, "MATCHES_MAX", 20)
+    # How many partitions hold a word is estimated beyond the bound.
+    assert best(crowd, "heron creek", "o2", limit=50) == pytest.approx(in_full, rel=0.02)
+
+
+def test_of_frequent_words_alone_the_newest_partitions_that_hold_all_of_them_are_ranked(
+    crowd: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "COMMON_SHARE", 1.0)
+    either = best(crowd, "heron creek", "o1", "o2", limit=1_000)
+    both = crowd.column("SELECT partition_key FROM partitions WHERE text LIKE '%heron%creek%' ORDER BY 1")
+    monkeypatch.setattr(words, "MATCHES_MAX", 20)
+    monkeypatch.setattr(words, "NEWEST_MAX", 5)
+    found = best(crowd, "heron creek", "o1", "o2")
+    assert sorted(found) == both[-5:]
+    assert found == pytest.approx({key: either[key] for key in found}, rel=0.02)
+
+
+def test_no_lookup_goes_further_back_than_its_bound(crowd: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "COMMON_SHARE", 1.0)
+    monkeypatch.setattr(words, "MATCHES_MAX", 20)
+    monkeypatch.setattr(words, "STEPS_MAX", 30)
+    found = best(crowd, "heron", "o1", limit=1_000)
+    assert found
+    assert min(found) > 0.6 * crowd.column("SELECT max(partition_key) FROM partitions")[0]
+
+
+def test_scores_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    with opened_store(tmp_path) as store:
+        store.file("ann", "a", "heron", "", "heron " * 200, "heron creek " * 20_000)
+        store.file("ben", "b", "heron creek", access="available")
+        store.file("ann", "gone", "heron gone")
+        store.remove("ann", "gone")
+        before = best(store, "heron creek", "o1", "a")
+        lengths = store.store.resident.lengths
+        assert [lengths.count, *lengths.get(range(1, 7)).tolist()] == [5, 3, 2, 202, LENGTH_MAX, 5, 0]
+        mean = lengths.mean
+    with opened_store(tmp_path) as store:
+        assert store.store.resident.lengths.mean == mean
+        assert best(store, "heron creek", "o1", "a") == before
+        assert len(before) == 4

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thread_service.text.stop_words import KEYWORD_STOP_WORDS, STOP_WORDS
-from thread_service.text.tokens import Spelled, is_spaceless, spelled_tokens, tokens
+from thread_service.text.tokens import Spelled, indexed_words, is_spaceless, spelled_tokens, tokens
 
 WORD_CHARACTERS = regex.compile(r"[\p{L}\p{M}\p{N}]+")
 
@@ -108,6 +108,11 @@ def test_hostile_words_take_linear_time(text: str) -> None:
     started = time.process_time()
     tokens(text)
     assert time.process_time() - started < 1.0
+
+
+def test_the_index_holds_pairs_of_spaceless_characters_behind_the_tokens() -> None:
+    assert indexed_words("In 東京都 and ไท: 7 塔") == [*tokens("In 東京都 and ไท: 7 塔"), "東京", "京都", "ไท"]
+    assert indexed_words("plain words") == ["plain", "words"]
 
 
 def test_stop_words_are_tokens() -> None:

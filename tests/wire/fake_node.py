@@ -50,11 +50,11 @@ class FakeNode:
     async def remove(self, request: operations.RemoveRequest) -> int:
         return self._answer(request, len(request.document_ids))
 
-    async def update_group(self, request: operations.UpdateGroupRequest) -> bool:
-        return self._answer(request, self.applies)
+    async def update_group(self, request: operations.UpdateGroupRequest) -> operations.Updated:
+        return self._answer(request, operations.Updated(self.applies, None if self.applies else "why"))
 
-    async def update_document(self, request: operations.UpdateDocumentRequest) -> bool:
-        return self._answer(request, self.applies)
+    async def update_document(self, request: operations.UpdateDocumentRequest) -> operations.Updated:
+        return self._answer(request, operations.Updated(self.applies, None if self.applies else "why"))
 
     async def stats(self) -> operations.Stats:
         return self._answer("stats", self.counted)

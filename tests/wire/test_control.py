@@ -48,6 +48,15 @@ class Node:
 
         return await asyncio.to_thread(work)
 
+    async def verify(self, *, full: bool, progress: Callable[..., None]) -> dict[str, Any]:
+        progress("vectors")
+        progress("vectors", 0.25)
+        return {"clean": True, "full": full}
+
+    async def extract(self, progress: Callable[..., None]) -> dict[str, Any]:
+        progress("reading documents: 1 waits", 0.5)
+        return {"extracted": 1}
+
 
 async def happens(condition: Callable[[], object]) -> None:
     while not condition():  # noqa: ASYNC110 - what is waited for happens on other threads, and in the file system
@@ -74,7 +83,7 @@ def run(scenario: Callable[[], Any]) -> None:
 
 async def asked(path: Path, command: str = "compact", arguments: Mapping[str, Any] = {}) -> tuple[Any, list[str]]:
     said: list[str] = []
-    answer = await asyncio.to_thread(ask, path, command, arguments, said.append)
+    answer = await asyncio.to_thread(ask, path, command, arguments, lambda text, _: said.append(text))
     return answer, said
 
 
@@ -107,6 +116,21 @@ def test_a_command_reports_its_progress_and_then_its_result(tmp_path: Path) -> N
     run(scenario)
 
 
+def test_progress_may_say_how_much_is_done(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        path = socket_path(tmp_path)
+        async with serving(path, Node()):
+            said: list[Any] = []
+            for full in (True, False, "yes"):
+                answer = await asyncio.to_thread(
+                    ask, path, "verify", {"full": full}, lambda text, fraction: said.append((text, fraction))
+                )
+                assert answer == {"clean": True, "full": full is True}
+            assert said[:2] == [("vectors", None), ("vectors", 0.25)]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("outcome", "detail"),
     [
@@ -134,7 +158,7 @@ def test_a_command_that_fails_is_an_error_line_and_the_next_one_is_served(
     [
         (
             b'{"command":"explode\xf0\x9f\x92\xa5"}\n',
-            "does not know the command 'explode\\U0001f4a5'; it knows compact",
+            "does not know the command 'explode\\U0001f4a5'; it knows compact, verify",
         ),
         (b"\n", "one line of JSON"),
         (b"", "one line of JSON"),

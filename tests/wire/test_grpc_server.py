@@ -17,7 +17,7 @@ from grpc_caller import MIB, TIMEOUT, Caller, protocol, serving
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from thread_service import cli, observe
+from thread_service import cli, logs, observe
 from thread_service.errors import NotReady
 from thread_service.node import operations
 from thread_service.wire import limits
@@ -203,7 +203,7 @@ def test_a_port_in_use_is_one_clear_line(node: FakeNode) -> None:
 def test_a_taken_port_ends_the_process_before_anything_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(observe, "configure_logging", lambda level: None)
+    monkeypatch.setattr(logs, "configure", lambda level, form: None)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         flags = ("--port", "0", "--grpc-port", str(taken.getsockname()[1]), "--data-dir", str(tmp_path / "data"))
         assert cli.main(flags) == 1

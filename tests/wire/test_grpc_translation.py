@@ -133,6 +133,7 @@ def test_search_asks_with_every_field(caller: Caller, node: FakeNode) -> None:
     assert (asked.owner_id, asked.scope, asked.top_k, asked.group_ids) == ("ada", "global", 7, ("g", "h"))
     assert (asked.aggregate, asked.query, asked.entities, asked.media_type) == (True, "who?", ("Tide",), "image")
     assert (asked.expand, asked.graph_mode, asked.lexical) == (True, None, None)
+    assert asked.entities_are_predicates
 
 
 @pytest.mark.parametrize(("word", "meant"), [("", None), ("text", "text"), ("code", "code"), ("CODE", "text")])
@@ -347,7 +348,6 @@ def test_stats_are_counts(caller: Caller, node: FakeNode) -> None:
         (errors.Busy("full", retry_after_seconds=5), "RESOURCE_EXHAUSTED"),
         (errors.NotReady("loading 42 %", retry_after_seconds=2), "UNAVAILABLE"),
         (errors.StorageFull("full", retry_after_seconds=30), "RESOURCE_EXHAUSTED"),
-        (errors.StoreFailed("broken"), "INTERNAL"),
         (errors.NotReady("é\udfff" * 9_999), "UNAVAILABLE"),
     ],
 )
@@ -361,6 +361,15 @@ def test_errors_become_their_status_with_the_sentence_and_when_to_retry(
     assert refusal.details() == sent.encode("utf-8", "backslashreplace").decode()
     retry_after = dict(refusal.trailing_metadata() or ()).get("retry-after")
     assert retry_after == (None if error.retry_after_seconds is None else str(error.retry_after_seconds))
+
+
+def test_a_failed_store_names_no_file_to_a_caller(
+    caller: Caller, node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.fails_with = errors.StoreFailed("/var/lib/thread.db: broken")
+    error = caller.refusal("ThreadUpdate/Stats")
+    assert (error.code().name, "thread.db" in error.details()) == ("INTERNAL", False)
+    assert "/var/lib/thread.db: broken" in caplog.text
 
 
 def test_a_failure_nobody_foresaw_says_nothing_of_the_inside(

@@ -66,6 +66,8 @@ BATCH = [
     (batch(partitions=[[{"embedding": [1e39] * 16}]]), "partitions[0][0].embedding"),
     (batch(partitions=[[{"embedding": ["1"]}]]), "partitions[0][0].embedding[0]"),
     (batch(partitions=[ready(16)], sanitize=True), "partitions[0]"),
+    (batch(update={"operation": "publish", "document_id": "d"}), "update.operation"),
+    (batch(update={"operation": "remove"}), "update.document_id"),
     ({"inputs": [["a", "b"]], "thread": ADA, "partitions": [ready(16, 32)]}, "partitions[0][1].embedding"),
 ]
 OTHERS = [
@@ -76,7 +78,7 @@ OTHERS = [
     ("/v1/search", {"query": "q", "thread": {**ADA, "media_type": "video"}}, "thread.media_type"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "scope": "x" * 10_000}}, "thread.scope"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "scope": " - at `$.inputs`"}}, "thread.scope"),
-    ("/v1/search", {"query": "q", "thread": {**ADA, "graph_mode": "narrow"}}, "thread.graph_mode"),
+    ("/v1/search", {"query": "q", "thread": {**ADA, "graph_mode": "gate"}}, "thread.graph_mode"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "lexical": 1}}, "thread.lexical"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "top_k": "5"}}, "thread.top_k"),
     ("/v1/search", {"query": "q", "thread": {**ADA, "top_k": 2**31}}, "thread.top_k"),
@@ -179,6 +181,16 @@ def test_the_nodes_errors_keep_their_status_and_say_when_to_try_again(
     problem = refused(answer, status)
     assert (problem["type"], problem["detail"]) == (f"/problems/{slug}", str(error))
     assert answer.headers.get("retry-after") == (str(error.retry_after_seconds) if error.retry_after_seconds else None)
+
+
+def test_a_failed_store_names_no_file_to_a_caller(
+    client: Client, node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.fails_with = errors.StoreFailed("/var/lib/thread.db: broken")
+    answer = client.post("/v1/search", json={"query": "q", "thread": ADA})
+    assert refused(answer, 500)["type"] == "/problems/store-failed"
+    assert "thread.db" not in answer.text
+    assert "/var/lib/thread.db: broken" in caplog.text
 
 
 def test_an_unforeseen_error_is_logged_and_not_shown(

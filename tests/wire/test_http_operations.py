@@ -28,7 +28,7 @@ def test_batch_files_every_input_with_what_the_parallel_lists_say(client: Client
             ),
         )
     )
-    node.filed = ops.Filed(("a1", "b2"), ("new", "linked"), 7)
+    node.filed = ops.Filed(("a1", "b2"), ("new", "linked"), 7, removed=1)
     answer = client.post(
         "/v1/batch/embeddings",
         json={
@@ -53,6 +53,7 @@ def test_batch_files_every_input_with_what_the_parallel_lists_say(client: Client
             "wait": True,
             "model": "ignored",
             "encoding_format": 3,
+            "update": {"operation": "remove", "document_id": "old"},
         },
     )
     assert answer.status_code == 200
@@ -75,6 +76,7 @@ def test_batch_files_every_input_with_what_the_parallel_lists_say(client: Client
             ]
         },
         "documents": [{"id": "a1", "outcome": "new"}, {"id": "b2", "outcome": "linked"}, {"outcome": "failed"}],
+        "removed_count": 1,
     }
     assert node.asked == [
         ops.FileRequest(
@@ -87,12 +89,14 @@ def test_batch_files_every_input_with_what_the_parallel_lists_say(client: Client
                     media_type="code",
                     entities=(ops.EntityIn("Ada", "person"), ops.EntityIn("x")),
                     relationships=(ops.RelationshipIn("Ada", "knows", "x"),),
+                    group_tags=("Ada", "x"),
                 ),
                 ops.DocumentIn(("two", " "), media_type="code", entities=()),
             ),
             group=ops.GroupIn("notes", "Notes", "available", "d", ("sea",)),
             gate=True,
             wait=True,
+            remove_ids=("old",),
         ),
         ops.LibraryRequest("ada", include_documents=False),
     ]

@@ -12,7 +12,7 @@ from thread_service.observe import REGISTRY
 
 Client = TestClient[Any]
 ROUTES = [
-    *("batch/embeddings", "search", "graph", "library", "documents", "export"),
+    *("batch/embeddings", "search", "graph", "library", "library/document", "documents", "export"),
     *("group/update", "document/update", "remove", "clear"),
 ]
 

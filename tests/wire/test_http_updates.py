@@ -74,7 +74,8 @@ def test_updates_say_what_to_change_and_are_told_whether_anything_was(client: Cl
     client.post("/v1/group/update", json={**group, "access": "available", "update_metadata": True})
     node.applies = False
     document = {"owner_id": "Ada", "document_id": "d", "access": "restricted", "group_id": "h"}
-    assert client.post("/v1/document/update", json=document).json() == {"success": False, "document_id": "d"}
+    refusal = {"success": False, "document_id": "d", "reason": "why"}
+    assert client.post("/v1/document/update", json=document).json() == refusal
     assert node.asked == [
         operations.UpdateGroupRequest("ada", "g", label="L"),
         operations.UpdateGroupRequest("ada", "g", "available", metadata=operations.GroupMetadata("D", ("t",))),

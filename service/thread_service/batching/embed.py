@@ -2,10 +2,10 @@
 
     submit → TextQueue → owner thread: take a batch → embedder.embed → the futures of all jobs in it
 
-A big job is embedded batch by batch, so a query waits for one batch at most; where there are several threads, as in
-front of a hosted model, one is kept free of documents and a query waits for none. Batches are what gathered while the
-last one ran. A caller who cancelled is skipped. If a batch of several jobs fails, its texts are tried one by one, so
-that the text at fault fails its own job only.
+A big job is embedded batch by batch, so a query waits for one batch at most, and long documents take turns with the
+others; where there are several threads, as in front of a hosted model, one is kept free of documents and a query waits
+for none. Batches are what gathered while the last one ran. A caller who cancelled is skipped. If a batch of several
+jobs fails, its texts are tried one by one, so that the text at fault fails its own job only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ class EmbeddingQueue:
         embedder: Embedder,
         *,
         max_waiting_texts: int = 8192,
-        batch_texts: int = 32,
+        batch_texts: int = 256,
         batch_bytes: int = 16_384,
         slots: int = 1,
         retry_seconds: Sequence[float] = (5, 10, 20, 40, 60),
@@ -80,12 +80,14 @@ class EmbeddingQueue:
         self._document_batches = 0
         self._closing = False
         self._next_attempt = 0.0
+        self._on_ready: Callable[[], None] = lambda: None
         self._cache: OrderedDict[tuple[str, bytes], NDArray[np.float32]] = OrderedDict()
         self._batches = self._texts = self._failed_batches = self._hits = self._misses = 0
         self._wait_seconds = 0.0
 
-    def start(self) -> None:
-        """Begin to load the model on an owner thread, and to embed once it is there."""
+    def start(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Begin to load the model on an owner thread, and to embed once it is there; before that, call `on_ready`."""
+        self._on_ready = on_ready
         self._threads[0].start()
 
     def close(self) -> None:
@@ -101,8 +103,9 @@ class EmbeddingQueue:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def submit(self, texts: Sequence[str], role: Role) -> Future[NDArray[np.float32]]:
-        """[n, width] unit vectors, in the order of `texts`. Never blocks on the model.
+    def submit(self, texts: Sequence[str], role: Role, *, is_long: bool = False) -> Future[NDArray[np.float32]]:
+        """[n, width] unit vectors, in the order of `texts`. Never blocks on the model. `is_long`: texts of a document
+        that takes long, which others overtake.
 
         Raises NotReady (with how far loading has come) and Busy, both before anything is taken. The future fails with
         EmbeddingFailed, NotReady after `close`, or the error of a remote model.
@@ -111,7 +114,7 @@ class EmbeddingQueue:
         with self._changed:
             if self._closing:
                 raise _closed()
-            job = self._queue.add(texts, role)
+            job = self._queue.add(texts, "long" if is_long else role)
             self._changed.notify_all()
         if not texts:
             width = self._embedder.stamp.width if self._embedder.stamp else 0
@@ -176,6 +179,7 @@ class EmbeddingQueue:
     def _load_and_run(self) -> None:
         try:
             if self._load():
+                self._on_ready()
                 with self._changed:
                     for thread in self._threads[1:] if not self._closing else ():
                         thread.start()

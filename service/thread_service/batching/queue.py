@@ -1,4 +1,4 @@
-"""Texts that wait to be embedded: queries before documents, equal texts once, bounded.
+"""Texts that wait to be embedded: queries before documents, these in turn with long ones, equal texts once, bounded.
 
 Only the data structure; `embed.EmbeddingQueue` guards it with its lock and runs the thread. A submission (`Job`) is
 spread over `Entry`s, one per distinct text; an entry may serve several jobs. A text over a batch's size is cut into
@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,12 @@ from thread_service.models.embedder import Role
 from thread_service.models.windows import cut_text
 
 _RETRY_AFTER_FULL_SECONDS = 5
+
+Lane = Literal["query", "document", "long"]
+"""Where a text waits: long documents beside the others, which overtake them."""
+
+
+_LANES: dict[Role, tuple[Lane, ...]] = {"query": ("query",), "document": ("document", "long")}
 
 
 class Job:
@@ -61,15 +68,19 @@ class Job:
 
 
 class Entry:
-    """One distinct text of one role, and whom its vector is for: (job, row, weight)."""
+    """One distinct text of one lane, and whom its vector is for: (job, row, weight)."""
 
-    def __init__(self, text: str, role: Role) -> None:
+    def __init__(self, text: str, lane: Lane) -> None:
         self.text = text
-        self.role = role
+        self.lane = lane
         self.bytes = len(text.encode("utf-8", "surrogatepass"))
         self.waiters: list[tuple[Job, int, float]] = []
         self.alone = False
         self.since = time.monotonic()
+
+    @property
+    def role(self) -> Role:
+        return "query" if self.lane == "query" else "document"
 
     @property
     def wanted(self) -> bool:
@@ -77,7 +88,7 @@ class Entry:
 
 
 class TextQueue:
-    """Not thread-safe. Bounds: `max_waiting` entries of each role; batches of `batch_texts` texts and `batch_bytes`
+    """Not thread-safe. Bounds: `max_waiting` entries of each lane; batches of `batch_texts` texts and `batch_bytes`
     UTF-8 bytes (about four to a token of English, three of Chinese).
     """
 
@@ -86,62 +97,71 @@ class TextQueue:
         self.batch_texts = batch_texts
         self.batch_bytes = batch_bytes
         self.shared = 0
-        self._waiting: dict[Role, deque[Entry]] = {"query": deque(), "document": deque()}
-        self._entries: dict[tuple[Role, str], Entry] = {}
+        self._waiting: dict[Lane, deque[Entry]] = {"query": deque(), "document": deque(), "long": deque()}
+        self._is_turn_of_long = False
+        self._entries: dict[tuple[Lane, str], Entry] = {}
 
     def waiting(self, role: Role) -> int:
-        return len(self._waiting[role])
+        return sum(len(self._waiting[lane]) for lane in _LANES[role])
 
-    def add(self, texts: Sequence[str], role: Role) -> Job:
-        """Put every text in, or none. Raises Busy when full; only an empty queue takes more than `max_waiting`."""
+    def add(self, texts: Sequence[str], lane: Lane) -> Job:
+        """Put every text in, or none. Raises Busy when full; only an empty lane takes more than `max_waiting`."""
         pieces = [cut_text(text, self.batch_bytes) for text in texts]
-        queue = self._waiting[role]
-        new = {piece for text in pieces for piece in text if (role, piece) not in self._entries}
+        queue = self._waiting[lane]
+        new = {piece for text in pieces for piece in text if (lane, piece) not in self._entries}
         if new and queue and len(queue) + len(new) > self.max_waiting:
             raise Busy(f"{len(queue)} texts already wait to be embedded", retry_after_seconds=_RETRY_AFTER_FULL_SECONDS)
         job = Job(len(texts))
         job.missing = sum(map(len, pieces))
         job.cut_rows = {row for row, text in enumerate(pieces) if len(text) > 1}
         self.shared += job.missing - len(new)
-        for row, text in enumerate(pieces):
+        # Texts of a like length waste least in a batch; who gave a job waits for all of it anyway.
+        for row, text in sorted(enumerate(pieces), key=lambda each: -len(texts[each[0]])):
             for piece in text:
-                entry = self._entries.get((role, piece))
+                entry = self._entries.get((lane, piece))
                 if entry is None:
-                    entry = self._entries[role, piece] = Entry(piece, role)
+                    entry = self._entries[lane, piece] = Entry(piece, lane)
                     queue.append(entry)
                 entry.waiters.append((job, row, len(piece) / len(texts[row]) if len(text) > 1 else 1.0))
         return job
 
     def take(self, roles: Sequence[Role] = ("query", "document")) -> list[Entry]:
-        """The next batch, all of one role, or nothing; earlier `roles` come first. Its entries stay open to equal
+        """The next batch, all of one lane, or nothing; earlier `roles` come first. Its entries stay open to equal
         texts until `finish`.
         """
-        for queue in (self._waiting[role] for role in roles):
-            batch: list[Entry] = []
-            size = 0
-            while queue:
-                entry = queue[0]
-                if not entry.wanted:
-                    del self._entries[entry.role, queue.popleft().text]
-                    continue
-                if batch and not self._fits(batch, size, entry):
-                    break
-                batch.append(queue.popleft())
-                size += entry.bytes
-            if batch:
-                return batch
+        for role in roles:
+            lanes = _LANES[role]
+            for lane in reversed(lanes) if self._is_turn_of_long else lanes:
+                if batch := self._take(self._waiting[lane]):
+                    if role == "document":
+                        self._is_turn_of_long = lane == "document"
+                    return batch
         return []
+
+    def _take(self, queue: deque[Entry]) -> list[Entry]:
+        batch: list[Entry] = []
+        size = 0
+        while queue:
+            entry = queue[0]
+            if not entry.wanted:
+                del self._entries[entry.lane, queue.popleft().text]
+                continue
+            if batch and not self._fits(batch, size, entry):
+                break
+            batch.append(queue.popleft())
+            size += entry.bytes
+        return batch
 
     def put_back(self, batch: Sequence[Entry]) -> None:
         """After a failure: the same entries next, each in a batch of its own."""
         for entry in reversed(batch):
             entry.alone = True
-            self._waiting[entry.role].appendleft(entry)
+            self._waiting[entry.lane].appendleft(entry)
 
     def finish(self, batch: Sequence[Entry]) -> None:
         """Close the entries: an equal text that comes from now on is embedded anew."""
         for entry in batch:
-            del self._entries[entry.role, entry.text]
+            del self._entries[entry.lane, entry.text]
 
     def drain(self) -> list[Job]:
         """Empty the queue; the jobs that were waiting or under way."""

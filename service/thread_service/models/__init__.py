@@ -1,1 +1,1 @@
-"""Embedding models: one interface (`embedder`), models on this machine's CPU (`local`), and hosted ones (`hosted`)."""
+"""Embedding models: one interface (`embedder`), models on this machine (`local`), and hosted ones (`hosted`)."""

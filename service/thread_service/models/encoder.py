@@ -1,6 +1,6 @@
-"""An ONNX text encoder on this machine's CPU: tokenizers, onnxruntime, pooling in NumPy.
+"""Texts to vectors: windows, batches, lengths, averages. `onnx_model` and `torch_model` compute.
 
-    text → windows of at most `max_tokens` → hidden states → mean or first token → unit length
+    text → windows of at most `max_tokens` → the model's vector, cut to the width → unit length
          → average of the text's windows, weighted by their tokens → unit length
 
 Weighting matters for texts just over the limit, whose last window is short: among SciFact abstracts of 258 to 420
@@ -9,10 +9,10 @@ tokens, recall@10 of all-MiniLM-L6-v2 is 91.4 with it, 86.6 with a plain average
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -20,32 +20,43 @@ from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable
 from thread_service.models.folder import ModelFolder
 from thread_service.models.windows import Window, batch_by_length, cut_into_windows, cut_text
 
-# A CPU gains nothing from larger batches: 4 × 254 tokens run at 4,200 tokens/s on 2 cores, 32 × 254 at 2,500 and with
-# 1.2 GB more memory (all-MiniLM-L6-v2, int8).
-_BATCH_TOKENS = 1024
-_BATCH_ROWS = 64
-
 _COUNTED_PIECE_BYTES = 16_384
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_OUTPUTS = ("last_hidden_state", "token_embeddings")
+
+
+class Forward(Protocol):
+    """A loaded model. One batch has at most `batch_rows` rows and `batch_tokens` tokens, padding included."""
+
+    @property
+    def batch_tokens(self) -> int: ...
+    @property
+    def batch_rows(self) -> int: ...
+
+    def pooled(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[n, whole width], of any length, from [n, s] token ids; `mask` is 1 at tokens, 0 at the padding after them.
+
+        Raises EmbeddingFailed.
+        """
 
 
 class Encoder:
-    """A loaded model. `width` is the length of its vectors. Raises ModelUnavailable, naming the file at fault."""
+    """`load` opens the model, after the tokenizer turned out to be in order. `width` is the length of the vectors: what
+    `folder` chooses for the widths `asked` for and `stored`.
 
-    def __init__(self, folder: ModelFolder, *, threads: int) -> None:
-        self._folder = folder
+    Raises ModelUnavailable, naming the file at fault.
+    """
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        load: Callable[[], Forward],
+        *,
+        asked: int | None = None,
+        stored: int | None = None,
+    ) -> None:
         self._tokenizer, self._pad_id = _open_tokenizer(folder)
-        self._session = _open_session(folder, threads)
-        self._inputs = [tensor.name for tensor in self._session.get_inputs()]
-        outputs = [tensor.name for tensor in self._session.get_outputs()]
-        self._output = next((name for name in _OUTPUTS if name in outputs), "")
-        if not set(self._inputs) <= set(_INPUTS) or not self._output:
-            raise ModelUnavailable(
-                f"{folder.weights} takes {', '.join(self._inputs)} and gives {', '.join(outputs)}; a text encoder "
-                f"takes {', '.join(_INPUTS)} and gives {' or '.join(_OUTPUTS)}"
-            )
-        self.width = self._probe()
+        self._forward = load()
+        self._weights = folder.weights
+        self.width = folder.width(self._probe(folder), asked, stored)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """[n, width] of unit length. Raises EmbeddingFailed."""
@@ -53,12 +64,16 @@ class Encoder:
             return np.zeros((0, self.width), np.float32)
         windows = self._windows(texts)
         batches = list(
-            batch_by_length([len(window.ids) for window in windows], max_tokens=_BATCH_TOKENS, max_rows=_BATCH_ROWS)
+            batch_by_length(
+                [len(window.ids) for window in windows],
+                max_tokens=self._forward.batch_tokens,
+                max_rows=self._forward.batch_rows,
+            )
         )
-        vectors = np.concatenate([_unit(self._pooled([windows[index] for index in batch])) for batch in batches])
+        vectors = np.concatenate([self._vectors([windows[index] for index in batch]) for batch in batches])
         order = [index for batch in batches for index in batch]
         weights = np.array([[windows[index].weight] for index in order], np.float32)
-        sums = np.zeros((len(texts), vectors.shape[1]), np.float32)
+        sums = np.zeros((len(texts), self.width), np.float32)
         np.add.at(sums, [windows[index].text for index in order], vectors * weights)
         return _unit(sums)
 
@@ -68,16 +83,16 @@ class Encoder:
         pieces = [piece for text in texts for piece in cut_text(text, _COUNTED_PIECE_BYTES)]
         return sum(len(window.ids) for window in self._windows(pieces))
 
-    def _probe(self) -> int:
-        """The width, from embedding one text: the files may be whole and yet not fit together."""
+    def _probe(self, folder: ModelFolder) -> int:
+        """The whole width, from embedding one text: the files may be whole and yet not fit together."""
         try:
             width = int(self._pooled(self._windows(["ready"])).shape[1])
         except EmbeddingFailed as error:
             raise ModelUnavailable(str(error)) from error
-        if self._folder.hidden_size not in (None, width):
+        if folder.whole_width not in (None, width):
             raise ModelUnavailable(
-                f"{self._folder.weights} gives vectors of {width} but {self._folder.config} says hidden_size "
-                f"{self._folder.hidden_size}: the files belong to different models"
+                f"{folder.weights} gives vectors of {width} but {folder.config} says hidden_size "
+                f"{folder.hidden_size}: the files belong to different models"
             )
         return width
 
@@ -87,27 +102,21 @@ class Encoder:
         except Exception as error:
             raise EmbeddingFailed(f"a text could not be cut into tokens: {error}") from error
 
+    def _vectors(self, windows: Sequence[Window]) -> NDArray[np.float32]:
+        """[n, width] of unit length."""
+        return _unit(self._pooled(windows)[:, : self.width])
+
     def _pooled(self, windows: Sequence[Window]) -> NDArray[np.float32]:
-        """[n, width], of any length."""
+        """[n, whole width], of any length."""
         longest = max(1, max(len(window.ids) for window in windows))
         ids = np.full((len(windows), longest), self._pad_id, np.int64)
         mask = np.zeros((len(windows), longest), np.int64)
         for row, window in enumerate(windows):
             ids[row, : len(window.ids)] = window.ids
             mask[row, : len(window.ids)] = 1
-        feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        try:
-            (hidden,) = self._session.run([self._output], {name: feeds[name] for name in self._inputs})
-        except Exception as error:
-            raise EmbeddingFailed(f"{self._folder.weights} failed: {error}") from error
-        if hidden.ndim != 3:
-            raise EmbeddingFailed(f"{self._folder.weights}: {self._output} has shape {hidden.shape}, not [b, s, width]")
-        pooled: NDArray[np.float32]
-        if self._folder.pooling == "cls":
-            pooled = hidden[:, 0].astype(np.float32)
-        else:
-            total = np.einsum("bsw,bs->bw", hidden.astype(np.float32, copy=False), mask.astype(np.float32))
-            pooled = total / np.maximum(1, mask.sum(axis=1, keepdims=True)).astype(np.float32)
+        pooled = self._forward.pooled(ids, mask)
+        if not np.isfinite(pooled).all():
+            raise EmbeddingFailed(f"{self._weights} gives a vector that is not finite")
         return pooled
 
 
@@ -124,23 +133,10 @@ def _open_tokenizer(folder: ModelFolder) -> tuple[Tokenizer, int]:
             "the files belong to different models"
         )
     # The file's own settings would pad every text to one length and cut off the rest of a long one.
-    pad_id = (tokenizer.padding or {}).get("pad_id", 0)
+    pad_id = (tokenizer.padding or {}).get("pad_id", folder.pad_id or 0)
     tokenizer.no_padding()
     tokenizer.enable_truncation(folder.max_tokens, stride=0)
     return tokenizer, pad_id
-
-
-def _open_session(folder: ModelFolder, threads: int) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    # Threads that spin while they wait for work save 1 ms per query and take whole cores from everything else.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return onnxruntime.InferenceSession(str(folder.weights), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise ModelUnavailable(f"{folder.weights} is not an ONNX model ({error}): fetch the model again") from error
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

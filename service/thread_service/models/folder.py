@@ -1,9 +1,10 @@
-"""The files of an ONNX embedding model in the sentence-transformers layout, and what their settings say.
+"""The files of an embedding model in the sentence-transformers layout, and what their settings say.
 
     tokenizer.json                       required
-    onnx/model.onnx or model.onnx        required; another name only if there is no second
-    config.json                          hidden size, vocabulary size, positions
+    the weights                          required; see `weights`
+    config.json                          hidden size, vocabulary size, positions, architecture
     modules.json, 1_Pooling/config.json  which vector stands for a text
+    2_Dense/config.json                  a linear layer over that vector; on torch only
     sentence_bert_config.json            tokens a text may have
     config_sentence_transformers.json    prompts for queries and documents
 
@@ -13,14 +14,16 @@ A setting this program cannot honour (another pooling, a further layer) is an er
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from thread_service.models import voyage
 from thread_service.models.embedder import ModelUnavailable, Role
+from thread_service.models.weights import INDEX, SAFETENSORS, Format, choose_weights, shards
 
-Pooling = Literal["mean", "cls"]
+Pooling = Literal["mean", "cls", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens"]
 _Json = TypeVar("_Json", dict[str, Any], list[Any])
 
 SETTINGS_FILES = (
@@ -31,11 +34,23 @@ SETTINGS_FILES = (
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "*_Pooling/config.json",
+    "*_Dense/config.json",
+    INDEX,
 )
 
 _TOKENS_WHEN_UNSAID = 512
 _PROMPT_NAMES: Mapping[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
-_POOLINGS: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls"}
+_POOLINGS: Mapping[Format, Mapping[str, Pooling]] = {
+    "onnx": {"mean": "mean", "cls": "cls"},
+    "safetensors": {
+        "mean": "mean",
+        "cls": "cls",
+        "max": "max",
+        "lasttoken": "lasttoken",
+        "weightedmean": "weightedmean",
+        "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    },
+}
 _POOLING_FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -47,94 +62,188 @@ _POOLING_FLAGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFolder:
-    """Where the files are, and the settings that shape a vector. `max_tokens` counts the special tokens too."""
+class Dense:
+    """A linear layer over the pooled vector: `folder`/model.safetensors holds linear.weight [outputs, inputs]."""
 
+    folder: Path
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: str
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """Where the files are, and the settings that shape a vector.
+
+    `weights` is the file that stands for them all, `files` those that hold them. `max_tokens` counts the special tokens
+    too. `head`: components of voyage-4-nano's own linear layer, None for any other model. `code`: classes outside of
+    transformers that config.json asks for.
+    """
+
+    format: Format
     tokenizer: Path
     weights: Path
+    files: tuple[Path, ...]
     config: Path
     pooling: Pooling
+    dense: tuple[Dense, ...]
     prompts: Mapping[Role, str]
     max_tokens: int
     hidden_size: int | None
     vocabulary_size: int | None
+    pad_id: int | None
+    head: int | None
+    code: tuple[str, ...]
+
+    @property
+    def whole_width(self) -> int | None:
+        """Of the model's vectors before any cut, as far as the files say."""
+        return self.dense[-1].outputs if self.dense else self.head or self.hidden_size
+
+    def width(self, whole: int, asked: int | None, stored: int | None) -> int:
+        """Of the `whole` components, how many are kept: `asked`, else `stored` if that is possible, else the usual.
+
+        Raises ModelUnavailable when the model was not trained for `asked`.
+        """
+        possible = voyage.widths(whole) if self.head else range(whole, 0, -1)
+        if asked is not None and asked not in possible:
+            widths = ", ".join(map(str, possible)) if self.head else f"1 to {whole}"
+            raise ModelUnavailable(f"--embedding-dim {asked}: the vectors of {self.config.parent} can have {widths}")
+        usual = voyage.USUAL_WIDTH if self.head and voyage.USUAL_WIDTH in possible else whole
+        return asked or (stored if stored in possible else None) or usual
 
 
-def read_folder(roots: Sequence[Path]) -> ModelFolder:
-    """Find the model under `roots` (or their immediate subfolders) and read its settings. Raises ModelUnavailable."""
-    folders = [folder for root in roots for folder in _with_subfolders(root)]
-    base = next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
+def read_folder(roots: Sequence[Path], formats: Sequence[Format] = ("onnx",)) -> ModelFolder:
+    """Find the model under `roots` (or their immediate subfolders) and read its settings. Raises ModelUnavailable.
+
+    `formats`: forms of weights that may be chosen, best first.
+    """
+    base = _base(roots)
     if base is None:
         raise ModelUnavailable(f"tokenizer.json is missing in {_listed(roots)}: it is needed to cut texts into tokens")
     config_path = base / "config.json"
     config = _read_object(config_path)
+    format, weights = find_weights(roots, formats)
+    is_voyage = format == "safetensors" and voyage.is_voyage(config)
+    if is_voyage and not _positive(config.get("num_labels")):
+        raise ModelUnavailable(f"{config_path} does not say num_labels, the size of the model's linear layer")
+    max_tokens = _read_max_tokens(base, config)
+    # Older models keep the transformer in a folder of its own.
+    home = base.parent if base not in roots and (base.parent / "modules.json").is_file() else base
+    pooling, dense = _read_modules(home, format)
+    if is_voyage and (pooling != "mean" or dense):
+        raise ModelUnavailable(f"{home / 'modules.json'} asks for other layers than mean pooling: not voyage-4-nano's")
+    prompts = _read_prompts(home)
     return ModelFolder(
+        format=format,
         tokenizer=base / "tokenizer.json",
-        weights=_find_weights(roots),
+        weights=weights,
+        files=shards(weights),
         config=config_path,
-        pooling=_read_pooling(base),
-        prompts=_read_prompts(base),
-        max_tokens=_read_max_tokens(base, config),
+        pooling=pooling,
+        dense=dense,
+        prompts=voyage.PROMPTS if is_voyage and not any(prompts.values()) else prompts,
+        max_tokens=min(max_tokens, voyage.MAX_TOKENS) if is_voyage else max_tokens,
         hidden_size=_positive(config.get("hidden_size")),
         vocabulary_size=_positive(config.get("vocab_size")),
+        pad_id=config["pad_token_id"] if isinstance(config.get("pad_token_id"), int) else None,
+        head=_positive(config.get("num_labels")) if is_voyage else None,
+        code=_read_code(config),
     )
 
 
-def choose_weights(names: Iterable[str], where: str) -> str:
-    """The ONNX file among `names` (POSIX paths relative to the model): `onnx/model.onnx`, else `model.onnx`, else the
-    only one. Raises ModelUnavailable for none and for several.
-    """
-    found = sorted(name for name in names if name.endswith(".onnx"))
-    for usual in ("onnx/model.onnx", "model.onnx"):
-        if usual in found:
-            return usual
-    if not found:
-        raise ModelUnavailable(
-            f"no .onnx file in {where}: name a model published in ONNX form, or export it to onnx/model.onnx"
-        )
-    if len(found) > 1:
-        raise ModelUnavailable(f"several .onnx files in {where}, none called model.onnx: {', '.join(found)}")
-    return found[0]
-
-
-def _find_weights(roots: Sequence[Path]) -> Path:
+def find_weights(roots: Sequence[Path], formats: Sequence[Format]) -> tuple[Format, Path]:
+    """The weights under `roots`. Raises ModelUnavailable."""
     by_name = {
         path.relative_to(root).as_posix(): path
         for root in reversed(roots)
         for folder in _with_subfolders(root)
         for path in folder.glob("*.onnx")
     }
-    return by_name[choose_weights(by_name, _listed(roots))]
+    if (base := _base(roots)) is not None:
+        by_name |= {name: base / name for name in (SAFETENSORS, INDEX) if (base / name).is_file()}
+    format, name = choose_weights(by_name, _listed(roots), formats)
+    return format, by_name[name]
 
 
-def _read_pooling(base: Path) -> Pooling:
-    folder = "1_Pooling"
-    for module in _read_json(base / "modules.json", list, []):
+def _base(roots: Sequence[Path]) -> Path | None:
+    folders = (folder for root in roots for folder in _with_subfolders(root))
+    return next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
+
+
+def _read_modules(base: Path, format: Format) -> tuple[Pooling, tuple[Dense, ...]]:
+    path = base / "modules.json"
+    pooling, kinds, dense = "1_Pooling", [], []
+    for module in _read_json(path, list, []):
         kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
         if kind == "Pooling":
-            folder = str(module.get("path", folder))
+            pooling = str(module.get("path", pooling))
+        elif kind == "Dense" and format == "safetensors":
+            dense.append(_read_dense(base / str(module.get("path", ""))))
         elif kind not in ("Transformer", "Normalize"):
-            raise ModelUnavailable(
-                f"{base / 'modules.json'} asks for a {kind or 'nameless'} layer, which is not supported"
-            )
-    path = base / folder / "config.json"
+            raise ModelUnavailable(f"{path} asks for a {kind or 'nameless'} layer, which is not supported")
+        kinds.append(kind)
+    if dense and kinds != [
+        "Transformer",
+        "Pooling",
+        *["Dense"] * len(dense),
+        *["Normalize"] * kinds.count("Normalize"),
+    ]:
+        raise ModelUnavailable(
+            f"{path} asks for {', '.join(kinds)}; Dense is supported between Pooling and Normalize only"
+        )
+    return _read_pooling(base / pooling / "config.json", _POOLINGS[format]), tuple(dense)
+
+
+def _read_pooling(path: Path, supported: Mapping[str, Pooling]) -> Pooling:
     settings = _read_object(path)
     asked = settings.get("pooling_mode") or [mode for flag, mode in _POOLING_FLAGS.items() if settings.get(flag)]
     modes = [asked] if isinstance(asked, str) else list(asked) or ["mean"]
-    pooling = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
+    pooling = supported.get(modes[0]) if len(modes) == 1 else None
     if pooling is None:
-        raise ModelUnavailable(f"{path} asks for {' + '.join(map(str, modes))} pooling; mean and cls are supported")
+        raise ModelUnavailable(
+            f"{path} asks for {' + '.join(map(str, modes))} pooling; {' and '.join(supported)} are supported"
+        )
     if settings.get("include_prompt") is False:
         raise ModelUnavailable(f"{path} leaves the prompt out of the pooling, which is not supported")
     return pooling
+
+
+def _read_dense(folder: Path) -> Dense:
+    path = folder / "config.json"
+    settings = _read_object(path)
+    inputs, outputs = _positive(settings.get("in_features")), _positive(settings.get("out_features"))
+    if inputs is None or outputs is None:
+        raise ModelUnavailable(f"{path} does not say in_features and out_features")
+    is_plain = settings.get("module_input_name", "sentence_embedding") == "sentence_embedding"
+    if not is_plain or settings.get("module_output_name") not in (None, "sentence_embedding"):
+        raise ModelUnavailable(f"{path} asks for a layer over something else than the text's vector")
+    if settings.get("use_residual"):
+        raise ModelUnavailable(f"{path} asks for a residual connection, which is not supported")
+    activation = settings.get("activation_function") or "torch.nn.modules.linear.Identity"
+    return Dense(folder, inputs, outputs, settings.get("bias") is not False, str(activation))
+
+
+def _read_code(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The classes of models that `auto_map` names, whose code lies beside the checkpoint and is not run here."""
+    classes = config.get("auto_map")
+    if not isinstance(classes, dict):
+        return ()
+    return tuple(str(name).rpartition(".")[2] for kind, name in classes.items() if kind.startswith("AutoModel"))
 
 
 def _read_prompts(base: Path) -> dict[Role, str]:
     path = base / "config_sentence_transformers.json"
     settings = _read_object(path)
     prompts = settings.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str | None) for prompt in prompts.values()):
         raise ModelUnavailable(f"{path}: prompts must be an object of strings")
+    prompts = {name: prompt for name, prompt in prompts.items() if prompt is not None}
     default = prompts.get(settings.get("default_prompt_name"), "")
     return {
         role: next((prompts[name] for name in names if name in prompts), default)

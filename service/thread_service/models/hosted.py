@@ -13,9 +13,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import random
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,9 @@ from numpy.typing import NDArray
 
 from thread_service.errors import NotReady
 from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable, Role, Stamp, Status
-from thread_service.models.embeddings_api import ApiError, Away, EmbeddingsApi, Misconfigured, Refused
+from thread_service.models.embeddings_api import EmbeddingsApi
+from thread_service.models.http_api import ApiError, Away, Misconfigured, Refused
+from thread_service.models.turn import Turn
 from thread_service.models.windows import cut_text
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,6 @@ PROBE = "ready"
 PIECE_BYTES_MIN = 64
 ROUNDS_BEFORE_THE_TEXTS_ARE_TO_BLAME = 3
 MISCONFIGURED_SECONDS = 30.0
-FIRST_PAUSE_SECONDS = 0.25
-LONGEST_PAUSE_SECONDS = 20.0
 _REMEMBERED_FAILURES = 1_024
 _BYTES_A_TOKEN = 4
 
@@ -162,7 +160,7 @@ class HostedEmbedder:
                         self._blame_texts(texts, error)
                     raise self._turn.not_ready() from error
             else:
-                self._turn.succeeded(texts)
+                self._turn.succeeded_with(texts)
                 return vectors
         raise AssertionError("a call has at least one attempt")
 
@@ -201,57 +199,29 @@ class HostedEmbedder:
         self._turn.release()
 
 
-class _Turn:
-    """When the next request may go out, and what the last ones came to. Thread-safe."""
+class _Turn(Turn):
+    """And how often in a row a call with just these texts has come to nothing."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._not_before = 0.0
-        self._failures = 0
-        self._complaint = ""
+        super().__init__()
+        self._counting = threading.Lock()
         self._failed_rounds: OrderedDict[bytes, int] = OrderedDict()
 
-    def pause(self) -> float:
-        """Seconds until then."""
-        return self._not_before - time.monotonic()
-
-    def hold(self, seconds: float, complaint: str) -> None:
-        with self._lock:
-            self._complaint = complaint
-            self._not_before = max(self._not_before, time.monotonic() + seconds)
-
-    def failed(self, error: Away) -> None:
-        """Pause for as long as the provider asks, else twice as long as the last time, less up to a half."""
-        with self._lock:
-            doubled = FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16)
-            self._failures += 1
-        backed_off = min(doubled, LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1)
-        self.hold(backed_off if error.retry_after is None else error.retry_after, str(error))
-
-    def succeeded(self, texts: Sequence[str]) -> None:
-        with self._lock:
-            self._failures = 0
+    def succeeded_with(self, texts: Sequence[str]) -> None:
+        self.succeeded()
+        with self._counting:
             if self._failed_rounds:
                 self._failed_rounds.pop(_digest(texts), None)
 
-    def release(self) -> None:
-        """The provider is well: nobody else need wait for what these texts have met."""
-        with self._lock:
-            self._failures = 0
-            self._not_before = 0.0
-
     def rounds_failed(self, texts: Sequence[str]) -> int:
-        """Count one more; how often in a row a call with just these texts has come to nothing."""
+        """Count one more."""
         digest = _digest(texts)
-        with self._lock:
+        with self._counting:
             rounds = self._failed_rounds.pop(digest, 0) + 1
             self._failed_rounds[digest] = rounds
             if len(self._failed_rounds) > _REMEMBERED_FAILURES:
                 self._failed_rounds.popitem(last=False)
             return rounds
-
-    def not_ready(self) -> NotReady:
-        return NotReady(self._complaint, retry_after_seconds=max(1, math.ceil(self.pause())))
 
 
 def _digest(texts: Sequence[str]) -> bytes:

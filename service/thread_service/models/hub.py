@@ -1,4 +1,4 @@
-"""A model on the Hugging Face Hub: the few files an ONNX embedder needs, downloaded once and then used offline.
+"""A model on the Hugging Face Hub: the few files an embedder needs, downloaded once and then used offline.
 
 A model that is there already is used as it is and the Hub is not asked: a filled index keeps the model it was written
 by. The weights come last, so weights in the cache mean that all the settings are there too.
@@ -6,7 +6,7 @@ by. The weights come last, so weights in the cache mean that all the settings ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,38 +16,45 @@ import huggingface_hub
 from huggingface_hub.utils.tqdm import tqdm
 
 from thread_service.models.embedder import ModelUnavailable
-from thread_service.models.folder import SETTINGS_FILES, choose_weights
+from thread_service.models.folder import SETTINGS_FILES, find_weights
 from thread_service.models.sources import Located
+from thread_service.models.weights import INDEX, Format, Weights, choose_weights, shards
 
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
+    """`formats`: forms of weights that may be fetched, best first."""
+
     model: str
     name: str
     revision: str | None
     cache_dir: Path
+    formats: Sequence[Format] = ("onnx",)
 
-    def locate(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
-        snapshot = self._cached() or self._download(on_progress, stopped)
-        return Located((snapshot,), revision=snapshot.name)
-
-    def _cached(self) -> Path | None:
+    def here(self) -> Located | None:
         found = huggingface_hub.try_to_load_from_cache(
             self.model, "tokenizer.json", cache_dir=self.cache_dir, revision=self.revision
         )
-        snapshot = Path(found).parent if isinstance(found, str) else None
-        return snapshot if snapshot and any(snapshot.rglob("*.onnx")) else None
+        if not isinstance(found, str):
+            return None
+        snapshot = Path(found).parent
+        try:
+            shards(find_weights((snapshot,), self.formats)[1])
+        except ModelUnavailable:
+            return None
+        return Located((snapshot,), revision=snapshot.name)
 
-    def _download(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Path:
+    def locate(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
+        return self.here() or self._download(on_progress, stopped)
+
+    def _download(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
         on_progress(0.0)
         try:
             listing = huggingface_hub.HfApi().model_info(self.model, revision=self.revision, files_metadata=True)
             sizes = {file.rfilename: file.size or 0 for file in listing.siblings or ()}
-            weights = choose_weights(sizes, f"{self.model} on the Hub")
+            weights = choose_weights(sizes, f"{self.model} on the Hub", self.formats)
             settings = [name for name in sizes if any(fnmatch(name, pattern) for pattern in SETTINGS_FILES)]
-            # Weights over 2 GB lie in further files beside the graph: model.onnx_data, model.onnx.data.
-            beside = [name for name in sizes if name.startswith(weights) and name != weights]
-            parts = [part for part in (settings, beside, [weights]) if part]
+            parts = [part for part in (settings, *_files(weights, sizes)) if part]
             total = sum(sizes[name] for part in parts for name in part)
             before = 0
             for part in parts:
@@ -67,7 +74,17 @@ class HubModel:
                 f"{self.model} could not be downloaded from the Hugging Face Hub ({reason}): "
                 "check the name and the network, or name a directory that holds the model"
             ) from error
-        return Path(snapshot)
+        return Located((Path(snapshot),), revision=Path(snapshot).name)
+
+
+def _files(weights: Weights, names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """What of `names` the weights are made of: what comes first, and what shows by being there that all is."""
+    if weights.format == "onnx":
+        # Weights over 2 GB lie in further files beside the graph: model.onnx_data, model.onnx.data.
+        return [name for name in names if name.startswith(weights.name) and name != weights.name], [weights.name]
+    dense = [name for name in names if fnmatch(name, "*_Dense/model.safetensors")]
+    several = weights.name == INDEX
+    return dense, [name for name in names if fnmatch(name, "model-*-of-*.safetensors")] if several else [weights.name]
 
 
 def _progress_bar(

@@ -17,6 +17,7 @@ from thread_service.settings import rao_home
 Provider = Literal["mistral", "openai"]
 
 VARIABLES: Mapping[Provider, str] = {"mistral": "MISTRAL_API_KEY", "openai": "OPENAI_API_KEY"}
+URLS: Mapping[Provider, str] = {"mistral": "https://api.mistral.ai/v1", "openai": "https://api.openai.com/v1"}
 _MEMBERS = ("api_key", "apiKey", "key")
 
 

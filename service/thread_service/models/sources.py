@@ -33,6 +33,9 @@ class Source(Protocol):
     @property
     def name(self) -> str: ...
 
+    def here(self) -> Located | None:
+        """The model's folders without a download, None where it takes one. Raises ModelUnavailable."""
+
     def locate(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
         """The model's folders, after a download if need be. Raises ModelUnavailable."""
 
@@ -49,10 +52,13 @@ class Directory:
     def name(self) -> str:
         return self.path.name
 
-    def locate(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
+    def here(self) -> Located:
         if not self.path.is_dir():
             raise ModelUnavailable(f"{self.path} is not a directory: put the model there, or name it as org/repo")
         return Located((self.path,))
+
+    def locate(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
+        return self.here()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +75,11 @@ class Packages:
     def name(self) -> str:
         return _PACKAGED_NAMES.get(self.spec) or self._packages()[0]
 
-    def locate(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
+    def here(self) -> Located:
         return Located(tuple(folder for package in self._packages() for folder in _package_folders(package)))
+
+    def locate(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
+        return self.here()
 
     def _packages(self) -> list[str]:
         return self.spec.removeprefix("package:").split("+")

@@ -6,7 +6,9 @@ pending.
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -14,13 +16,16 @@ import apsw
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import Busy, InvalidRequest
+from thread_service.logs import Stopwatch, event
 from thread_service.node.indexing import Indexer
 from thread_service.node.operations import COMPONENT_MAX, DocumentIn, Filed, FileRequest, is_usable
 from thread_service.node.work import Work
-from thread_service.store import contents, documents, pending, registry, stamp
+from thread_service.store import contents, documents, group_tags, pending, registry, stamp
 from thread_service.store.changes import Changes
 from thread_service.store.store import Store
 from thread_service.text.ids import content_digest, content_id
+
+log = logging.getLogger(__name__)
 
 DOCUMENT_ID_BYTES_MAX = 1_024
 CALLER_WIDTH_MULTIPLE = 16
@@ -45,10 +50,13 @@ class Filing:
         """Errors: InvalidRequest, NotReady (the model is needed and loading), IndexMismatch, Busy, StorageFull."""
         for index, document in enumerate(request.documents):
             _check(index, document)
+        watch = Stopwatch()
         accepted = await self._work.commit(
             self._store, lambda connection, changes: self._accept(connection, request, changes)
         )
+        watch.lap("committed")
         self._indexer.nudge()
+        _log_deposit(request, accepted, watch)
         tokens = await self._work.run(lambda: self._count_tokens(accepted.texts_to_embed))
         outcomes = tuple(accepted.outcomes)
         if request.wait:
@@ -58,7 +66,7 @@ class Filing:
                 "failed" if document_id in failed else outcome
                 for document_id, outcome in zip(accepted.document_ids, outcomes, strict=True)
             )
-        return Filed(tuple(accepted.document_ids), outcomes, tokens)
+        return Filed(tuple(accepted.document_ids), outcomes, tokens, accepted.removed)
 
     def _count_tokens(self, texts: Sequence[str]) -> int:
         """Long texts by their beginning, in proportion: the answer waits for this, and the deposit is done already."""
@@ -92,12 +100,16 @@ class Filing:
         accepted = _Accepted(owner_key)
         for document in request.documents:
             self._accept_one(connection, owner_key, group, document, request.gate, accepted, changes)
+        for document_id in dict.fromkeys(request.remove_ids):
+            if (gone := documents.find(connection, owner_key, document_id)) is not None:
+                documents.remove(connection, gone, changes)
+                accepted.removed += 1
         return accepted
 
     def _group(
         self, connection: apsw.Connection, owner_key: int, request: FileRequest, changes: Changes
     ) -> registry.Group | None:
-        if request.group is None:
+        if request.group is None or not request.documents:
             return None
         group, access_said = registry.ensure_group(
             connection,
@@ -126,7 +138,7 @@ class Filing:
         existing = documents.find(connection, owner_key, document_id)
         content_key, state = self._content(connection, owner_key, document, accepted)
         if existing is not None and gate and state != "failed" and existing.content_key == content_key:
-            outcome = self._link(connection, existing.document_key, group, changes)
+            outcome = self._link(connection, existing.document_key, group, document.group_tags, changes)
             accepted.add(document_id, outcome, pending.place(connection, existing.document_key))
             return
         if state == "failed":
@@ -140,17 +152,24 @@ class Filing:
         if group is not None:
             documents.add_to_group(connection, document_key, group.group_key)
             documents.set_access(connection, [document_key], group.access, changes)
+        group_tags.replace(connection, document_key, document.group_tags)
         documents.touch(connection, document_key, changes)
         sequence = pending.enqueue(connection, document_key, _said_graph(document))
         accepted.add(document_id, "new" if existing is None else "replaced", sequence)
 
     def _link(
-        self, connection: apsw.Connection, document_key: int, group: registry.Group | None, changes: Changes
+        self,
+        connection: apsw.Connection,
+        document_key: int,
+        group: registry.Group | None,
+        tags: Sequence[str],
+        changes: Changes,
     ) -> Outcome:
         """An id the owner already holds: at most it joins the group."""
         if group is None or group.group_key in contents.group_keys(connection, document_key):
             return "skipped"
         documents.add_to_group(connection, document_key, group.group_key)
+        group_tags.add(connection, document_key, group.group_key, tags)
         documents.set_access(connection, [document_key], group.access, changes)
         return "linked"
 
@@ -188,12 +207,28 @@ class _Accepted:
         self.outcomes: list[Outcome] = []
         self.sequences: list[int] = []
         self.texts_to_embed: list[str] = []
+        self.removed = 0
 
     def add(self, document_id: str, outcome: Outcome, sequence: int | None = None) -> None:
         self.document_ids.append(document_id)
         self.outcomes.append(outcome)
         if sequence is not None:
             self.sequences.append(sequence)
+
+
+def _log_deposit(request: FileRequest, accepted: _Accepted, watch: Stopwatch) -> None:
+    texts = [text for document in request.documents for text in document.texts]
+    counted = Counter(accepted.outcomes)
+    event(
+        log,
+        "deposit",
+        **watch.milliseconds(),
+        documents=len(request.documents),
+        partitions=len(texts),
+        **{outcome: counted[outcome] for outcome in ("new", "replaced", "linked", "skipped")},
+        removed=accepted.removed,
+        bytes=sum(len(text) if text.isascii() else len(text.encode()) for text in texts),
+    )
 
 
 def _check(index: int, document: DocumentIn) -> None:

@@ -19,7 +19,7 @@ from thread_service.node.operations import (
 )
 from thread_service.node.query_names import named_entities
 from thread_service.node.work import Work
-from thread_service.store import lookup, neighbourhood, registry, scope, sql, stamp
+from thread_service.store import browsing, lookup, neighbourhood, registry, scope, sql, stamp
 from thread_service.store.graph_cache import Links
 from thread_service.store.store import Store
 from thread_service.text.ids import normalise_kind
@@ -54,7 +54,7 @@ class GraphQueries:
             links = self._store.resident.graph.at(connection, version)
             owner_key = registry.owner_key(connection, request.owner_id)
             if not request.entity.strip() and vector is None:
-                entities = neighbourhood.most_mentioned(connection, owner_key, kinds, limit)
+                entities = browsing.most_mentioned(connection, owner_key, kinds, limit)
                 edges = neighbourhood.edges_among(connection, entities, owner_key)
                 scores: dict[int, float] = {}
             else:
@@ -126,7 +126,7 @@ def _compose(
     weights = lookup.edge_weights(connection, edge_keys, owner_key)
     ends = lookup.edges(connection, weights)
     edge_documents = neighbourhood.documents_of_edges(connection, ends, owner_key)
-    mentions = neighbourhood.mention_counts(connection, shown, owner_key)
+    mentions = browsing.mention_counts(connection, shown, owner_key)
     documents = (
         sorted({document for found in listing.values() for document in found}) if request.include_documents else []
     )
@@ -137,7 +137,7 @@ def _compose(
             (sql.array([end for edge in ends.values() for end in (edge.subject_key, edge.object_key)]),),
         )
     )
-    entity_count, relationship_count = neighbourhood.readable_counts(connection, owner_key)
+    entity_count, relationship_count = browsing.readable_counts(connection, owner_key)
     return GraphAnswer(
         entities=tuple(
             GraphEntity(

@@ -8,6 +8,8 @@ import apsw
 
 from thread_service.node.operations import (
     PAGE_BYTES_MAX,
+    TAGS_BESIDE_MAX,
+    TAGS_MAX,
     WHOLE_PAGE_BYTES_MAX,
     Cleared,
     LibraryAnswer,
@@ -18,7 +20,7 @@ from thread_service.node.operations import (
     Stats,
 )
 from thread_service.node.work import Work
-from thread_service.store import documents, registry, sql
+from thread_service.store import documents, group_tags, registry, sql
 from thread_service.store.changes import Changes
 from thread_service.store.store import Store
 
@@ -33,7 +35,9 @@ class Library:
 
     async def remove(self, request: RemoveRequest) -> int:
         """How many documents were really removed, once that is durable. No ids: all of the owner's, and its groups."""
-        return await self._work.commit(self._store, lambda connection, changes: _remove(connection, request, changes))
+        return await self._work.commit(
+            self._store, lambda connection, changes: _remove(connection, request, changes), is_large=True
+        )
 
     async def stats(self) -> Stats:
         return await self._work.run(self._stats)
@@ -71,6 +75,7 @@ class Library:
         self, connection: apsw.Connection, group_key: int, owner_key: int | None, request: LibraryRequest
     ) -> LibraryGroup:
         group = registry.group_by_key(connection, group_key)
+        tags_max = TAGS_MAX if request.include_documents else TAGS_BESIDE_MAX
         documents: tuple[LibraryDocument, ...] = ()
         if request.include_documents:
             statement = (
@@ -88,7 +93,7 @@ class Library:
             owner_id=registry.owner_id(connection, group.owner_key),
             access="available" if group.access == "available" else "restricted",
             description=group.description,
-            tags=group.tags,
+            tags=group_tags.shown(connection, group, owner_key, tags_max),
             documents=documents,
         )
 

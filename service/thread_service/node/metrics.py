@@ -11,6 +11,7 @@ from thread_kernels import TableStats
 from thread_service import observe
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import BATCH_BOUNDS, ScanQueue
+from thread_service.node.extracting import Extracting
 from thread_service.store import documents, sql
 from thread_service.store.store import Store
 
@@ -29,9 +30,12 @@ _TABLE: tuple[tuple[observe.Declaration, Callable[[TableStats], float]], ...] = 
 )
 
 
-def read(store: Store, embedding: EmbeddingQueue, scans: ScanQueue) -> list[Metric]:
+def read(store: Store, embedding: EmbeddingQueue, scans: ScanQueue, extracting: Extracting) -> list[Metric]:
     """Everything declared in `observe` that a node itself knows. Blocking."""
-    return [*_filed(store), *_embedding(embedding), *_scans(scans), *_tables(store), *_cache(store)]
+    return [
+        *(*_filed(store), *_extraction(extracting), *_embedding(embedding)),
+        *(*_scans(scans), *_tables(store), *_cache(store)),
+    ]
 
 
 def _filed(store: Store) -> Iterable[Metric]:
@@ -39,6 +43,14 @@ def _filed(store: Store) -> Iterable[Metric]:
         yield observe.DOCUMENTS.read_one(store.resident.document_count)
         yield observe.OWNERS.read_one(documents.owner_count(connection))
         yield observe.PENDING_DOCUMENTS.read_one(sql.value(connection, "SELECT count(*) FROM pending"))
+
+
+def _extraction(extracting: Extracting) -> Iterable[Metric]:
+    counts, stats = extracting.counts(), extracting.stats
+    yield observe.EXTRACTION_DOCUMENTS.read([(("waiting",), counts.waiting), (("put off",), counts.put_off)])
+    yield observe.EXTRACTION_ANSWERS.read(
+        [(("usable",), stats.answered), (("invalid",), stats.invalid), (("none",), stats.failed)]
+    )
 
 
 def _embedding(embedding: EmbeddingQueue) -> Iterable[Metric]:

@@ -6,7 +6,7 @@ the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import apsw
@@ -17,7 +17,7 @@ from thread_kernels import Hits
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import Scan
 from thread_service.search.evidence import NEAREST_EDGES, PREDICATE_WEIGHT
-from thread_service.store import lookup, scope, stamp
+from thread_service.store import lookup, stamp
 from thread_service.store.pending import EdgePurpose
 from thread_service.store.resident import ResidentTable
 from thread_service.store.store import Store
@@ -41,9 +41,14 @@ class EdgeScan(NamedTuple):
 
 
 def edge_scans(
-    store: Store, embedding: EmbeddingQueue, connection: apsw.Connection, owner_key: int | None, vector: Vector
+    store: Store,
+    embedding: EmbeddingQueue,
+    connection: apsw.Connection,
+    readers: Iterable[str],
+    vector: Vector,
+    count: int = NEAREST_EDGES,
 ) -> list[EdgeScan]:
-    """The searches for the edges nearest to a query that the caller may read.
+    """The searches for the edges nearest to a query that have any of the reader tokens.
 
     Empty when the vector (float32 [width]) is not of the running model, or another model wrote the index.
     """
@@ -60,8 +65,8 @@ def edge_scans(
         resident = store.resident.table(purpose, len(vector))
         if resident is not None:
             with store.resident.lock:
-                chosen = resident.filter(scope.readable(owner_key))
-            scans.append(EdgeScan(purpose, resident, Scan(resident.table, vector, NEAREST_EDGES, chosen)))
+                chosen = resident.filter(readers)
+            scans.append(EdgeScan(purpose, resident, Scan(resident.table, vector, count, chosen)))
     return scans
 
 
@@ -69,7 +74,7 @@ def near_edges(
     connection: apsw.Connection, owner_key: int | None, asked: Sequence[EdgeScan], answers: Sequence[Hits]
 ) -> list[NearEdge]:
     """The nearest readable relationships, nearest first; a predicate's cosine counts 0.8 for its relationships."""
-    found = {edge.purpose: _cosines(edge.resident, hits) for edge, hits in zip(asked, answers, strict=True)}
+    found = {edge.purpose: cosines(edge.resident, hits) for edge, hits in zip(asked, answers, strict=True)}
     best = dict(found.get("relationship", ()))
     floor = min(best.values(), default=0.0) if len(best) >= NEAREST_EDGES else 0.0
     for predicate_key, cosine in found.get("predicate", ()):
@@ -82,7 +87,7 @@ def near_edges(
     return [NearEdge(ends[key], cosine) for key, cosine in ranked if key in ends and cosine > 0]
 
 
-def _cosines(resident: ResidentTable, hits: Hits) -> list[tuple[int, float]]:
+def cosines(resident: ResidentTable, hits: Hits) -> list[tuple[int, float]]:
     """(key, cosine) of what was found for a query of unit length, nearest first."""
-    cosines = 1.0 - hits.distances.astype(np.float64) / 2.0
-    return list(zip(resident.subjects_of(hits.rows).tolist(), cosines.tolist(), strict=True))
+    found = 1.0 - hits.distances.astype(np.float64) / 2.0
+    return list(zip(resident.subjects_of(hits.rows).tolist(), found.tolist(), strict=True))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.metrics_core import Metric
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import ScanQueue
+from thread_service.errors import ThreadError
+from thread_service.models.extraction.interface import Extractor
 from thread_service.node import metrics
 from thread_service.node.contents import Contents
+from thread_service.node.extracting import Extracting
 from thread_service.node.filing import Filing
+from thread_service.node.graph_admin import GraphAdmin
 from thread_service.node.graph_query import GraphQueries
 from thread_service.node.indexing import Indexer
 from thread_service.node.library import Library
@@ -33,19 +39,21 @@ from thread_service.node.operations import (
     SearchAnswer,
     SearchRequest,
     Stats,
+    Updated,
     UpdateDocumentRequest,
     UpdateGroupRequest,
 )
 from thread_service.node.search import Searching
 from thread_service.node.updates import Updates
 from thread_service.node.work import Work
-from thread_service.store import stamp
+from thread_service.store import stamp, verification
 from thread_service.store.compaction import Compacted, Progress
 from thread_service.store.store import Store
 
 
 class Node:
-    """Owns the store and the embedding queue it is given, and closes them."""
+    """Owns the store, the embedding queue and the extractor it is given, and closes them. `extractor` None: documents
+    that nobody described keep their keywords."""
 
     def __init__(
         self,
@@ -56,24 +64,28 @@ class Node:
         lexical: bool = True,
         mention_linking: bool = True,
         pending_documents_max: int = 10_000,
+        extractor: Extractor | None = None,
     ) -> None:
         self._store = store
         self._embedding = embedding
         self._scans = ScanQueue()
         self._work = Work()
-        self._indexer = Indexer(store, embedding, mention_linking=mention_linking)
+        self._extracting = Extracting(store, extractor, committed=lambda: self._indexer.nudge())
+        self._indexer = Indexer(store, embedding, self._work, self._extracting, mention_linking=mention_linking)
         self._filing = Filing(store, embedding, self._indexer, self._work, pending_documents_max=pending_documents_max)
         self._searching = Searching(store, embedding, self._scans, self._work, graph_mode=graph_mode, lexical=lexical)
         self._graph = GraphQueries(store, embedding, self._scans, self._work)
         self._library = Library(store, self._work)
         self._contents = Contents(store, self._work)
         self._updates = Updates(store, self._work)
+        self.graph_admin = GraphAdmin(store, self._indexer, self._extracting, self._work)
         self.ready = False
 
     def start(self) -> None:
         """Begin to load the model and to index what is pending. The store is open and recovered already."""
-        self._embedding.start()
+        self._embedding.start(self._compare_with_index)
         self._indexer.start()
+        self._extracting.start()
         self.ready = True
 
     @property
@@ -108,10 +120,10 @@ class Node:
         self._indexer.nudge()
         return removed
 
-    async def update_group(self, request: UpdateGroupRequest) -> bool:
+    async def update_group(self, request: UpdateGroupRequest) -> Updated:
         return await self._updates.update_group(request)
 
-    async def update_document(self, request: UpdateDocumentRequest) -> bool:
+    async def update_document(self, request: UpdateDocumentRequest) -> Updated:
         return await self._updates.update_document(request)
 
     async def stats(self) -> Stats:
@@ -128,9 +140,24 @@ class Node:
         """Let go of everything that was removed; `progress` is called from another thread."""
         return await self._work.run(lambda: self._store.compact(progress))
 
+    async def verify(self, *, full: bool, progress: verification.Progress) -> dict[str, Any]:
+        """Whether everything it keeps is whole; `progress` is called from another thread."""
+        return await self._work.run(lambda: self._store.verify(full=full, progress=progress))
+
+    async def extract(self, progress: verification.Progress) -> dict[str, Any]:
+        """Let the instruct model read what was put off, see `Extracting.catch_up`."""
+        return await self._extracting.catch_up(self._work, progress)
+
     async def metrics(self) -> Sequence[Metric]:
         """What its tables and queues show now, as declared in `observe`."""
-        return await self._work.run(lambda: metrics.read(self._store, self._embedding, self._scans))
+        return await self._work.run(lambda: metrics.read(self._store, self._embedding, self._scans, self._extracting))
+
+    def _compare_with_index(self) -> None:
+        """The model is ready: the operator is told when it is not the one that wrote the index."""
+        running = self._embedding.embedder.stamp
+        with contextlib.suppress(ThreadError), self._store.read() as connection:
+            if running is not None:
+                stamp.log_difference(connection, running)
 
     def embedder_health(self) -> EmbedderHealth:
         embedder = self._embedding.embedder
@@ -152,10 +179,12 @@ class Node:
         )
 
     def stop(self) -> None:
-        """Before the front ends stop: index and compact no more, and answer whoever waits for that. Deposits are still
-        taken."""
+        """Before the front ends stop: index, compact and verify no more, and answer whoever waits for that. Deposits
+        are still taken."""
         self._indexer.stop()
+        self._extracting.stop()
         self._store.stop_compacting()
+        self._store.stop_verifying()
 
     def close(self) -> None:
         """Finish every write, then give everything up; indexing goes on at the next start. Blocking."""
@@ -163,6 +192,7 @@ class Node:
         self.stop()
         # Before the join: a long text in the round in hand may need minutes of the model yet.
         self._embedding.close()
+        self._extracting.close()
         self._indexer.join()
         self._scans.close()
         self._work.close()

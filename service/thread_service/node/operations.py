@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 MediaType = Literal["text", "image", "code"]
 Access = Literal["available", "restricted"]
-GraphMode = Literal["boost", "off"]
+GraphMode = Literal["boost", "narrow", "off"]
 Scope = Literal["personal", "global"]
 
 TOP_K_DEFAULT = 10
@@ -26,6 +26,10 @@ PAGE_BYTES_MAX = 4_000_000
 """A page of a caller who pages: what a gRPC client takes by default, less the frame around it."""
 WHOLE_PAGE_BYTES_MAX = 32 * 2**20
 """A page of a caller who asked for everything at once."""
+TAGS_MAX = 1_000
+"""Of the tags that documents add to a group, those a library shows, in alphabetical order."""
+TAGS_BESIDE_MAX = 32
+"""The same where a group is named beside something else, such as a passage."""
 COMPONENT_MAX = 1e15
 """The largest component of a vector: squared distances stay finite in float32 up to it, whatever the width."""
 
@@ -71,7 +75,8 @@ class DocumentIn:
     """One document. `texts` are its partitions, as they will be stored.
 
     `document_id` empty: the content id of `texts`. `entities` None: the node finds keywords (and, later, extracts);
-    an empty tuple says that there are none. `partitions` is empty or holds one entry per text.
+    an empty tuple says that there are none. `partitions` is empty or holds one entry per text. `group_tags`: what it
+    adds to the tags of its groups.
     """
 
     texts: tuple[str, ...]
@@ -82,6 +87,7 @@ class DocumentIn:
     entities: tuple[EntityIn, ...] | None = None
     relationships: tuple[RelationshipIn, ...] = ()
     partitions: tuple[PartitionIn, ...] = ()
+    group_tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ class FileRequest:
 
     `gate`: the HTTP path's dedup gate. An id the owner already holds with the same content is left as it is (and linked
     to the group) instead of replaced. `wait`: answer when every document is searchable, not only durable.
+    `remove_ids`: documents of the owner that are removed in the same transaction, after the others were filed.
     """
 
     owner_id: str
@@ -108,15 +115,20 @@ class FileRequest:
     group: GroupIn | None = None
     gate: bool = False
     wait: bool = False
+    remove_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """`outcomes` in request order; `tokens` counted by the embedder's tokenizer over what needs embedding."""
+    """`outcomes` in request order; `tokens` counted by the embedder's tokenizer over what needs embedding.
+
+    `removed`: how many of the ids that were to be removed the owner had.
+    """
 
     document_ids: tuple[str, ...]
     outcomes: tuple[Literal["new", "replaced", "linked", "skipped", "failed"], ...]
     tokens: int
+    removed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +154,14 @@ class SearchRequest:
 
     `scope` global: everything the owner may read. Else `aggregate`: the owner's documents. Else `group_ids`: readable
     documents of those groups and nothing outside them. Else the owner's documents. `graph_mode` None: the node's own.
+    `entities_are_predicates`: where the graph narrows, the entities are also looked for among the predicates.
     """
 
     owner_id: str
     query: str = ""
     query_embedding: NDArray[np.float32] | None = None
     entities: tuple[str, ...] = ()
+    entities_are_predicates: bool = False
     scope: Scope = "personal"
     group_ids: tuple[str, ...] = ()
     aggregate: bool = False
@@ -406,6 +420,14 @@ class UpdateDocumentRequest:
     document_id: str
     access: Access | None = None
     group_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """`applied`: something was. `reason`: what was asked for and not done, and why; None when all was done."""
+
+    applied: bool
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from itertools import islice
 import apsw
 from pyroaring import BitMap
 
-from thread_service.node.operations import EntityRef, GroupRef, Passage
-from thread_service.store import lookup
+from thread_service.node.operations import TAGS_BESIDE_MAX, EntityRef, GroupRef, Passage
+from thread_service.store import group_tags, lookup, registry
 from thread_service.store.graph_cache import Link, Links, Standing
 from thread_service.text.ids import partition_id
 from thread_service.text.tokens import tokens
@@ -75,6 +75,7 @@ class Showing:
         self._owner_key = owner_key
         self._eligible = eligible
         self._strengths = strengths
+        self._groups: dict[int, GroupRef] = {}
 
     def show(self, rows: Iterator[Row], count: int) -> Shown:
         """The first `count` rows that may be shown."""
@@ -107,9 +108,15 @@ class Showing:
                     media_type=text.media_type,
                     distance=row.distance,
                     entities=(),
-                    group=None if group is None else GroupRef(*group),
+                    group=None if group is None else self._group(group),
                 )
             )
+
+    def _group(self, group: registry.Group) -> GroupRef:
+        if group.group_key not in self._groups:
+            tags = group_tags.shown(self._connection, group, self._owner_key, TAGS_BESIDE_MAX)
+            self._groups[group.group_key] = GroupRef(group.group_id, group.label, group.description, tags)
+        return self._groups[group.group_key]
 
     def _best(self, links: Iterable[Link], text: lookup.PassageText) -> list[Link]:
         """Names before keywords, most evident first, then asserted before mentioned, rarer before commoner. Of a

@@ -3,6 +3,7 @@
     similarity with words   cos′ = min(0.995, cos + 0.2 × bm25 / best bm25 of the query)
     distance with words     distance × √((1 − cos′) / (1 − cos))
     distance with evidence  distance × 0.85^(3 × evidence)
+    with identifiers        distance × max(0.6, 0.85^weight)
 
 The distance itself is the sum, over equal blocks, of the Euclidean distance inside the block.
 """
@@ -18,21 +19,31 @@ WORDS_WEIGHT = 0.2
 COSINE_MAX = 0.995
 EVIDENCE_BASE = 0.85
 EVIDENCE_EXPONENT = 3.0
+IDENTIFIERS_FACTOR_MIN = 0.6
 PARTITIONS_A_DOCUMENT = 3
 
 Floats = NDArray[np.float64]
 
 
+def similarity(cosines: Floats, words: Floats) -> Floats:
+    """By vector and words, [n]."""
+    return np.maximum(cosines, np.minimum(COSINE_MAX, cosines + WORDS_WEIGHT * words))
+
+
 def with_words(distances: Floats, cosines: Floats, words: Floats) -> Floats:
     """`words` [n]: BM25 over the query's best BM25, 0 to 1. A row that is nearer than `COSINE_MAX` stays as it is."""
-    raised = np.minimum(COSINE_MAX, cosines + WORDS_WEIGHT * words)
-    shrink = np.sqrt((1.0 - raised) / np.maximum(1.0 - cosines, 1e-12))
+    shrink = np.sqrt((1.0 - similarity(cosines, words)) / np.maximum(1.0 - cosines, 1e-12))
     return np.where(cosines < COSINE_MAX, distances * shrink, distances)
 
 
 def with_evidence(distances: Floats, evidence: Floats) -> Floats:
     """`evidence` [n], 0 to 1."""
     return distances * EVIDENCE_BASE ** (EVIDENCE_EXPONENT * evidence)
+
+
+def with_identifiers(distances: Floats, weights: Floats) -> Floats:
+    """`weights` [n], 0 or more: how well the identifiers of each row's document agree with the query."""
+    return distances * np.maximum(IDENTIFIERS_FACTOR_MIN, EVIDENCE_BASE**weights)
 
 
 def order(distances: Floats, keys: NDArray[np.int64], preferred: NDArray[np.bool_] | None) -> NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,17 +56,24 @@ class MovedVectors:
 class Changes:
     """The newest state of everything touched; None means gone.
 
-    `relationships` and `predicates` map to readers. `entities` and `linked_documents` are keys whose links changed.
+    `lengths` are those of partitions in the index of words. `relationships` and `predicates` map to readers. `entities`
+    are keys whose assertions changed, `mentions` keys whose mentions did, `linked_documents` the documents on the other
+    side of either. What these come to is looked up at the end of the transaction: `listings`, the entities that each of
+    the documents lists (None: they were too many), and `unasserted`, those of the entities that nobody asserts now.
     """
 
     contents: dict[int, ContentState | None] = field(default_factory=dict)
     documents: dict[int, DocumentState | None] = field(default_factory=dict)
     relationships: dict[int, str | None] = field(default_factory=dict)
     predicates: dict[int, str | None] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
     vectors: list[NewVectors] = field(default_factory=list)
     moved: list[MovedVectors] = field(default_factory=list)
     entities: set[int] = field(default_factory=set)
+    mentions: set[int] = field(default_factory=set)
     linked_documents: set[int] = field(default_factory=set)
+    listings: Mapping[int, frozenset[int]] | None = None
+    unasserted: set[int] = field(default_factory=set)
     cleared: bool = False
 
     @property

@@ -18,8 +18,9 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -178,6 +179,35 @@ class CodeCache:
         """Everything here of our names, the newest first."""
         found = [path for path in self._directory.iterdir() if _NAME.fullmatch(path.name)]
         return sorted(found, key=_sequence, reverse=True)
+
+
+def damages(directory: Path) -> tuple[int, list[tuple[Path, str]]]:
+    """How many files of the newest cache were read, and which are damaged and how. Nothing is removed or logged; a
+    cache that is replaced meanwhile has none."""
+    try:
+        found = [path for path in CodeCache(directory)._paths() if not path.suffix]
+        if not found:
+            return 0, []
+        return _damages(found[0])
+    except FileNotFoundError:
+        return 0, []
+
+
+def _damages(path: Path) -> tuple[int, list[tuple[Path, str]]]:
+    try:
+        manifest = msgspec.json.decode((path / _MANIFEST).read_bytes(), type=_Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return 1, [(path / _MANIFEST, str(error))]
+    reads: list[tuple[Path, Callable[[], object]]] = [(path / _ROWS, partial(_read_rows, path / _ROWS, manifest))]
+    reads += [(file, partial(_read, file, entry)) for entry in manifest.tables for file in [path / entry.file]]
+    found: list[tuple[Path, str]] = []
+    for file, read in reads:
+        try:
+            read()
+        except (OSError, _Damaged) as error:
+            if path.exists():
+                found.append((file, str(error)))
+    return 1 + len(reads), found
 
 
 def _sequence(path: Path) -> int:

@@ -8,6 +8,7 @@ there.
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import apsw
 
@@ -47,7 +48,17 @@ def connect_reader(path: Path, vfs: str | None) -> apsw.Connection:
     return connection
 
 
-def _connect(path: Path, flags: int, vfs: str | None) -> apsw.Connection:
+def connect_at_rest(path: Path) -> apsw.Connection:
+    """For reading a database that no process has open: nothing is changed, and unless a crash has left a log, nothing
+    is created beside it. The caller sees to it that nobody opens it meanwhile.
+    """
+    if path.with_name(f"{path.name}-wal").exists():
+        return connect_reader(path, None)
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return _connect(f"file:{quote(str(path))}?immutable=1", flags, None)
+
+
+def _connect(path: Path | str, flags: int, vfs: str | None) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=_STATEMENTS)
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     connection.pragma("foreign_keys", "on")

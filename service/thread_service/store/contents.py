@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from thread_service.store import audience, pending, sql
 from thread_service.store.changes import Changes, ContentState
-from thread_service.text.tokens import tokens
+from thread_service.text.tokens import indexed_words
 
 State = Literal["pending", "ready", "failed"]
 
@@ -62,7 +62,7 @@ def mark_failed(connection: apsw.Connection, content_key: int, reason: str) -> N
     )
 
 
-def mark_ready(connection: apsw.Connection, content_key: int) -> bool:
+def mark_ready(connection: apsw.Connection, content_key: int, changes: Changes) -> bool:
     """Make pending content searchable by its words; False when it is gone or was ready already."""
     connection.execute(
         "UPDATE contents SET state = 'ready' WHERE content_key = ? AND state = 'pending'", (content_key,)
@@ -70,7 +70,7 @@ def mark_ready(connection: apsw.Connection, content_key: int) -> bool:
     if not connection.changes():
         return False
     connection.execute("UPDATE partitions SET vector = NULL WHERE content_key = ?", (content_key,))
-    _index_words(connection, content_key)
+    _index_words(connection, content_key, changes)
     return True
 
 
@@ -92,7 +92,7 @@ def refresh_readers(connection: apsw.Connection, content_key: int, changes: Chan
         connection.execute("UPDATE contents SET readers = ? WHERE content_key = ?", (joined, content_key))
         if state == "ready":
             _unindex_words(connection, content_key)
-            _index_words(connection, content_key)
+            _index_words(connection, content_key, changes)
     first, count = partition_range(connection, content_key)
     changes.contents[content_key] = ContentState(joined, first, count)
 
@@ -109,6 +109,17 @@ def partition_range(connection: apsw.Connection, content_key: int) -> tuple[int,
     return found
 
 
+def to_embed(connection: apsw.Connection, content_key: int) -> tuple[int, int]:
+    """(how many partitions, how many bytes of UTF-8 in those that bring no vector); no text is read."""
+    found: tuple[int, int] = sql.row(
+        connection,
+        "SELECT count(*), coalesce(sum(octet_length(text)) FILTER (WHERE NOT brought), 0) FROM partitions"
+        " WHERE content_key = ?",
+        (content_key,),
+    )
+    return found
+
+
 def _drop(connection: apsw.Connection, content_key: int, changes: Changes) -> None:
     _unindex_words(connection, content_key)
     connection.execute(
@@ -120,19 +131,16 @@ def _drop(connection: apsw.Connection, content_key: int, changes: Changes) -> No
     changes.contents[content_key] = None
 
 
-def _index_words(connection: apsw.Connection, content_key: int) -> None:
-    connection.executemany(
-        "INSERT INTO words (rowid, body, readers) VALUES (?, ?, ?)",
-        (
-            (partition_key, " ".join(tokens(text)), stored)
-            for partition_key, text, stored in sql.rows(
-                connection,
-                "SELECT partition_key, text, readers FROM partitions JOIN contents USING (content_key)"
-                " WHERE content_key = ?",
-                (content_key,),
-            )
-        ),
+def _index_words(connection: apsw.Connection, content_key: int, changes: Changes) -> None:
+    statement = (
+        "SELECT partition_key, text, readers FROM partitions JOIN contents USING (content_key) WHERE content_key = ?"
     )
+    for partition_key, text, readers in sql.rows(connection, statement, (content_key,)):
+        body = indexed_words(text)
+        connection.execute(
+            "INSERT INTO words (rowid, body, readers) VALUES (?, ?, ?)", (partition_key, " ".join(body), readers)
+        )
+        changes.lengths[partition_key] = len(body) + readers.count(" ") + bool(readers)
 
 
 def _unindex_words(connection: apsw.Connection, content_key: int) -> None:

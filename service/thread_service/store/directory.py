@@ -154,6 +154,12 @@ def _databases(data_dir: Path) -> list[str]:
 
 
 def _check_format(path: Path) -> None:
+    if read_format(path) is None:
+        _write(path / "FORMAT", str(FORMAT))
+
+
+def read_format(path: Path) -> int | None:
+    """The format of a node's directory, None for a new one. `StoreFailed`: it is incomplete, damaged or too new."""
     file = path / "FORMAT"
     try:
         text = file.read_bytes()[:64].decode("ascii", "replace").strip()
@@ -162,14 +168,14 @@ def _check_format(path: Path) -> None:
             raise StoreFailed(
                 f"{path} is incomplete (no FORMAT file): its restore did not finish; run `thread restore` again"
             ) from None
-        _write(file, str(FORMAT))
-        return
+        return None
     if not text.isdecimal():
         raise StoreFailed(f"{file} is damaged: it holds {text[:16]!r}, not a format version")
     if int(text) > FORMAT:
         raise StoreFailed(
             f"{path} was written by a newer version (format {text}; this one knows {FORMAT}): upgrade the node"
         )
+    return int(text)
 
 
 def _write(file: Path, text: str) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from importlib.resources import files as resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import numpy as np
@@ -56,10 +56,22 @@ class Disk:
     def read(self) -> AbstractContextManager[apsw.Connection]:
         return self.database.read()
 
-    def write(self, work: Callable[[apsw.Connection, Changes], T]) -> Future[T]:
-        """Run `work` in a transaction; once it is committed its changes are published, then the future is done."""
+    def write(self, work: Callable[[apsw.Connection, Changes], T], *, is_large: bool = False) -> Future[T]:
+        """Run `work` in a transaction; once it is committed its changes are published, then the future is done.
+
+        `is_large`: it may take thousands of statements.
+        """
         changes = Changes()
-        return self.database.write(lambda connection: work(connection, changes), lambda _: self.publish(changes))
+
+        def run(connection: apsw.Connection) -> T:
+            result = work(connection, changes)
+            self.look(connection, changes)
+            return result
+
+        return self.database.write(run, lambda _: self.publish(changes), is_large=is_large)
+
+    def look(self, connection: apsw.Connection, changes: Changes) -> None:
+        """Last in the transaction: what the memory has to know of it; nothing without one."""
 
     def publish(self, changes: Changes) -> None:
         """Bring the memory up to date with a committed write; nothing to do without one."""
@@ -90,6 +102,10 @@ class Disk:
                 with self.read() as connection:
                     self.segments.rollback(vectors.committed(connection))
                 raise
+
+    def still(self) -> AbstractContextManager[Any]:
+        """While it is held nobody appends to a segment and no segment goes: what lies there is what is committed."""
+        return self._appending
 
     def close(self) -> None:
         self.database.close()

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
-from thread_service.store import audience, contents, graph, links, sql
+from thread_service.store import audience, contents, edges, extractions, graph, group_tags, links, sql
 from thread_service.store.changes import Changes, DocumentState
 from thread_service.text.mentions import name_key
 
@@ -123,6 +123,7 @@ def replace(connection: apsw.Connection, document: Document, said: Said, changes
     if is_other:
         graph.retract(connection, document.document_key, changes)
         links.unlink(connection, document.document_key, changes)
+        extractions.unmark(connection, document.document_key)
     connection.execute(
         "UPDATE documents SET content_key = ?, name = ?, name_key = ?, metadata = ?, urls = ?, created_at = ?"
         " WHERE document_key = ?",
@@ -140,19 +141,20 @@ def add_to_group(connection: apsw.Connection, document_key: int, group_key: int)
 
 def move_to_group(connection: apsw.Connection, document_key: int, group_key: int) -> None:
     """Put the group in the place of the primary one; other groups keep the document."""
-    connection.execute(
-        "DELETE FROM document_groups WHERE document_key = ?1"
-        " AND group_key = (SELECT primary_group FROM documents WHERE document_key = ?1)",
-        (document_key,),
-    )
+    before = sql.value(connection, "SELECT primary_group FROM documents WHERE document_key = ?", (document_key,))
     add_to_group(connection, document_key, group_key)
+    if before is not None and before != group_key:
+        group_tags.carry(connection, document_key, before, group_key)
+        connection.execute(
+            "DELETE FROM document_groups WHERE document_key = ? AND group_key = ?", (document_key, before)
+        )
 
 
 def set_access(connection: apsw.Connection, document_keys: Iterable[int], access: str, changes: Changes) -> None:
     for document_key in document_keys:
-        graph.leave(connection, document_key)
+        edges.leave(connection, document_key)
         connection.execute("UPDATE documents SET access = ? WHERE document_key = ?", (access, document_key))
-        graph.enter(connection, document_key, changes)
+        edges.enter(connection, document_key, changes)
         touch(connection, document_key, changes)
 
 

@@ -1,73 +1,132 @@
-"""Links by name, without a model. Runs inside the caller's transaction.
+"""Links by name, without a model.
 
 Which documents mention an entity is a pure function of the owner's own names and texts, so deposits and removals in
-any order leave the same links: whenever an owner's names change, `names` marks the documents concerned, and `link`
-works out one document afresh. A document is linked to an entity when its text contains the entity's name
-(longest match); a document's own name links it to the entities of that name, or becomes one of kind `document`.
+any order leave the same links: a document is linked when it was indexed, and again when a name that it may hold came or
+went (`back_links`). It is linked to an entity when its text contains the entity's name (longest match); a document's
+own name links it to the entities of that name, or becomes one of kind `document`.
+
+Texts are searched for names in a snapshot (`names_in`), which may take long; what was found is written in a transaction
+of its own (`link`). A name that comes in between is noted in `changed_names`, so the document is linked once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import apsw
 
 from thread_service.store import graph, sql
 from thread_service.store.changes import Changes
 from thread_service.text.ids import entity_id
-from thread_service.text.mentions import find_mentions, heads
+from thread_service.text.mentions import MAX_LINKABLE_WORDS, common_start, find_mentions, heads
 from thread_service.text.tokens import tokens
 
 DOCUMENT = "document"
+NAMES_A_HEAD = 32
+"""Names that start alike are taken together up to this many; of more, one at a time is looked for in the text."""
+
+
+class Found(NamedTuple):
+    """The names that the texts of a document hold, while it had this content in this state."""
+
+    content_key: int
+    state: str
+    names: frozenset[str]
 
 
 def mark(connection: apsw.Connection, document_key: int) -> None:
+    """The document was indexed: it is to be linked."""
     connection.execute("INSERT OR IGNORE INTO relink VALUES (?)", (document_key,))
 
 
 def waiting(connection: apsw.Connection, limit: int) -> list[int]:
-    return [*sql.column(connection, "SELECT document_key FROM relink LIMIT ?", (limit,))]
+    return [*sql.column(connection, "SELECT document_key FROM relink ORDER BY document_key LIMIT ?", (limit,))]
 
 
-def link(connection: apsw.Connection, document_key: int, changes: Changes, *, by_text: bool) -> None:
-    """Work out the links of one document from its owner's names as they are now.
+def unmark(connection: apsw.Connection, document_keys: Iterable[int]) -> None:
+    connection.executemany("DELETE FROM relink WHERE document_key = ?", [(key,) for key in document_keys])
 
-    A document whose content is not (or never) searchable has none. `by_text` False: its own name only, its texts are
-    not searched for names.
+
+def names_in(
+    connection: apsw.Connection, document_key: int, *, by_text: bool, between_texts: Callable[[], None] = lambda: None
+) -> Found | None:
+    """The owner's names that the document's texts hold; None when it is gone.
+
+    One whose content is not (or never) searchable holds none. `by_text` False: its texts are not searched.
     """
-    connection.execute("DELETE FROM relink WHERE document_key = ?", (document_key,))
-    owner_key, content_key, name, name_key, state = sql.row(
+    row = sql.row(
+        connection,
+        "SELECT owner_key, content_key, state FROM documents JOIN contents USING (content_key) WHERE document_key = ?",
+        (document_key,),
+    )
+    if row is None:
+        return None
+    owner_key, content_key, state = row
+    found: set[str] = set()
+    if by_text and state == "ready":
+        partitions = sql.column(
+            connection, "SELECT partition_key FROM partitions WHERE content_key = ? ORDER BY ordinal", (content_key,)
+        )
+        for partition_key in partitions:
+            text = sql.value(connection, "SELECT text FROM partitions WHERE partition_key = ?", (partition_key,))
+            found |= _names_in(connection, owner_key, text)
+            between_texts()
+    return Found(content_key, state, frozenset(found))
+
+
+def link(connection: apsw.Connection, document_key: int, found: Found, changes: Changes) -> None:
+    """Bring the links of one document up to date, inside the caller's transaction.
+
+    Nothing happens when its content is another by now, or in another state: it is linked when that is indexed.
+    """
+    row = sql.row(
         connection,
         "SELECT owner_key, content_key, name, name_key, state FROM documents JOIN contents USING (content_key)"
         " WHERE document_key = ?",
         (document_key,),
     )
+    if row is None or (row[1], row[4]) != (found.content_key, found.state):
+        return
+    owner_key, _, name, name_key, state = row
+    names = found.names
+    if not _are_known(connection, owner_key, names):
+        # One went meanwhile, and perhaps hid a shorter one.
+        again = names_in(connection, document_key, by_text=True)
+        names = frozenset() if again is None else again.names
     if state != "ready":
         name_key = ""
     bearers = _bearers(connection, owner_key, [name_key]) if name_key else {}
     others = {key for key, kind in bearers.get(name_key, ()) if kind != DOCUMENT}
     _settle_own_name(connection, document_key, owner_key, name if name_key and not others else None, changes)
-    found = _names_in(connection, owner_key, content_key) if by_text else set()
-    linked = {key for entities in _bearers(connection, owner_key, found).values() for key, _ in entities} | others
+    named = _bearers(connection, owner_key, names)
+    linked = {key for entities in named.values() for key, _ in entities} | others
     stored = _mentioned(connection, document_key)
-    connection.executemany(
-        "DELETE FROM mentions WHERE document_key = ? AND entity_key = ?",
-        [(document_key, key) for key in stored - linked],
-    )
     connection.executemany("INSERT INTO mentions VALUES (?, ?)", [(document_key, key) for key in linked - stored])
+    _unmention(connection, document_key, stored - linked, changes)
     if linked != stored:
-        changes.entities |= linked ^ stored
+        changes.mentions |= linked ^ stored
         changes.linked_documents.add(document_key)
 
 
 def unlink(connection: apsw.Connection, document_key: int, changes: Changes) -> None:
-    """Take a document's links and its own name's entity away, as before a removal or a change of content."""
+    """Take a document's links and its own name's entity away, as before a removal or a change of content. Inside the
+    caller's transaction."""
     owner_key = sql.value(connection, "SELECT owner_key FROM documents WHERE document_key = ?", (document_key,))
     _settle_own_name(connection, document_key, owner_key, None, changes)
-    changes.entities |= _mentioned(connection, document_key)
+    stored = _mentioned(connection, document_key)
+    _unmention(connection, document_key, stored, changes)
+    changes.mentions |= stored
     changes.linked_documents.add(document_key)
-    connection.execute("DELETE FROM mentions WHERE document_key = ?", (document_key,))
-    connection.execute("DELETE FROM relink WHERE document_key = ?", (document_key,))
+    unmark(connection, [document_key])
+
+
+def _unmention(connection: apsw.Connection, document_key: int, entity_keys: set[int], changes: Changes) -> None:
+    connection.executemany(
+        "DELETE FROM mentions WHERE document_key = ? AND entity_key = ?", [(document_key, key) for key in entity_keys]
+    )
+    for key in entity_keys:
+        graph.drop_unasserted(connection, key)
 
 
 def _settle_own_name(
@@ -90,23 +149,59 @@ def _settle_own_name(
         graph.assert_entity(connection, document_key, owner_key, entity_key, wanted, 1, changes)
 
 
-def _names_in(connection: apsw.Connection, owner_key: int, content_key: int) -> set[str]:
-    found: set[str] = set()
-    for text in sql.column(
+def _names_in(connection: apsw.Connection, owner_key: int, text: str) -> set[str]:
+    words = tokens(text)
+    names: set[str] = set()
+    crowded: set[str] = set()
+    for head, alike in sql.rows(
         connection,
-        "SELECT text FROM partitions JOIN contents USING (content_key) WHERE content_key = ? AND state = 'ready'",
-        (content_key,),
+        "SELECT value, (SELECT json_group_array(name_key) FROM"
+        "  (SELECT name_key FROM names WHERE owner_key = ?1 AND head = value LIMIT ?3)) FROM json_each(?2)"
+        " WHERE EXISTS (SELECT 1 FROM names WHERE owner_key = ?1 AND head = value)",
+        (owner_key, sql.array(heads(words)), NAMES_A_HEAD + 1),
     ):
-        words = tokens(text)
-        names = [
-            *sql.column(
-                connection,
-                "SELECT name_key FROM names WHERE owner_key = ? AND head IN (SELECT value FROM json_each(?))",
-                (owner_key, sql.array(heads(words))),
-            )
-        ]
-        found.update(mention.name for mention in find_mentions(words, names))
-    return found
+        found = sql.strings(alike)
+        if len(found) > NAMES_A_HEAD:
+            crowded.add(head)
+        else:
+            names.update(found)
+    for start in range(len(words)) if crowded else ():
+        # A head of one word is a name by itself and its only one, so crowded heads have two.
+        if " ".join(words[start : start + 2]) in crowded:
+            names |= _longest_at(connection, owner_key, words[start : start + MAX_LINKABLE_WORDS])
+    return {mention.name for mention in find_mentions(words, names)}
+
+
+def _longest_at(connection: apsw.Connection, owner_key: int, words: Sequence[str]) -> set[str]:
+    """The longest name that `words` start with.
+
+    Of all names the last one in order that does not come after the words starts like them, or no longer than what the
+    two have in common is left to look for.
+    """
+    wanted = list(words)
+    while wanted:
+        # The order of names is that of their UTF-8, in which the space between two words comes before any letter.
+        last = sql.value(
+            connection,
+            "SELECT name_key FROM names WHERE owner_key = ? AND name_key <= ? ORDER BY name_key DESC LIMIT 1",
+            (owner_key, " ".join(wanted)),
+        )
+        if last is None:
+            return set()
+        shared = common_start(wanted, last.split(" "))
+        if shared == last.count(" ") + 1:
+            return {last}
+        wanted = wanted[:shared]
+    return set()
+
+
+def _are_known(connection: apsw.Connection, owner_key: int, name_keys: frozenset[str]) -> bool:
+    count = sql.value(
+        connection,
+        "SELECT count(*) FROM json_each(?2) CROSS JOIN names ON owner_key = ?1 AND name_key = value",
+        (owner_key, sql.array(name_keys)),
+    )
+    return bool(count == len(name_keys))
 
 
 def _bearers(connection: apsw.Connection, owner_key: int, name_keys: Iterable[str]) -> dict[str, list[tuple[int, str]]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from thread_kernels import DamagedCodes
+from thread_service.store import lengths
 from thread_service.store.audience import join, of_document
 from thread_service.store.changes import Purpose
 from thread_service.store.code_cache import CachedCodes, CodeCache
@@ -46,6 +47,7 @@ def load(resident: Resident, connection: apsw.Connection, segments: Segments, ca
     with resident.lock:
         loaded = _load_tables(resident, connection, segments, cache)
         _load_readers(resident, connection)
+        lengths.load(resident.lengths, connection)
     connection.pragma("shrink_memory")
     return loaded
 

@@ -14,7 +14,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from thread_service.errors import StoreFailed
 
@@ -34,10 +34,10 @@ class DirectoryLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._say_who()
         except BlockingIOError as error:
-            holder = _holder(self._descriptor)
+            who = _read_holder(self._descriptor) or "another process"
             self.release()
             raise StoreFailed(
-                f"{path.parent} is in use by {holder}: stop that process or take another data directory"
+                f"{path.parent} is in use by {who}: stop that process or take another data directory"
             ) from error
         except OSError as error:
             self.release()
@@ -68,10 +68,42 @@ class DirectoryLock:
         os.pwrite(self._descriptor, json.dumps(who).encode() + b"\n", 0)
 
 
-def _holder(descriptor: int) -> str:
-    """The sentence a refused process reads; the holder may not have written its name yet."""
+class Holder(NamedTuple):
+    """Who holds a lock. `pid` 0: that cannot be told."""
+
+    pid: int
+    command: str
+    host: str
+    since: str
+
+    def __str__(self) -> str:
+        return (
+            f"process {self.pid} ({self.command}) on {self.host} since {self.since}" if self.pid else "another process"
+        )
+
+
+def holder(path: Path) -> Holder | None:
+    """Who holds the lock at `path`; None when nobody does. Nothing is created.
+
+    It is tried out, for as long as that takes: a process that starts in the same instant would be refused.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_holder(descriptor) or Holder(0, "", "", "")
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _read_holder(descriptor: int) -> Holder | None:
+    """What the holder has written of itself; it may not have done so yet."""
     try:
         who = json.loads(os.pread(descriptor, 4096, 0))
-        return f"process {who['pid']} ({who['command']}) on {who['host']} since {who['since']}"
+        return Holder(int(who["pid"]), str(who["command"]), str(who["host"]), str(who["since"]))
     except (ValueError, KeyError, TypeError, OSError):
-        return "another process"
+        return None

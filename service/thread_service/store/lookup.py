@@ -6,17 +6,17 @@ who owns nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import apsw
-import msgspec
 from pyroaring import BitMap
 
-from thread_service.store import sql
+from thread_service.store import registry, sql
 from thread_service.text.ids import normalise_name
 from thread_service.text.mentions import name_key
+from thread_service.text.stop_words import STOP_WORDS
 
 MediaType = Literal["text", "image", "code"]
 
@@ -29,13 +29,6 @@ class ShownDocument:
     name: str | None
 
 
-class ShownGroup(NamedTuple):
-    group_id: str
-    label: str
-    description: str | None
-    tags: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class PassageText:
     ordinal: int
@@ -46,7 +39,8 @@ class PassageText:
 
 @dataclass(frozen=True, slots=True)
 class EntityName:
-    """`spelling` as the caller may know it: the caller's oldest document's, else the oldest available one's."""
+    """`spelling` as the caller may know it: the caller's oldest document's, else the oldest available one's. Keywords
+    are lower case: they give way to a document that names the entity."""
 
     entity_id: str
     kind: str
@@ -81,28 +75,29 @@ def shown_documents(
 
 def shown_groups(
     connection: apsw.Connection, document_keys: Iterable[int], owner_key: int | None
-) -> dict[int, ShownGroup]:
+) -> dict[int, registry.Group]:
     """The group a document is shown in: its primary one, else the oldest; to others
     than its owner an available one only."""
     statement = (
-        "SELECT document_key, group_id, label, description, tags FROM document_groups"
+        "SELECT document_key, group_key FROM document_groups"
         " JOIN groups g USING (group_key) JOIN documents d USING (document_key)"
         " WHERE document_key IN (SELECT value FROM json_each(?1)) AND (d.owner_key = ?2 OR g.access = 'available')"
         " ORDER BY group_key <> primary_group, group_key"
     )
-    shown: dict[int, ShownGroup] = {}
-    for document_key, group_id, label, description, tags in sql.rows(
-        connection, statement, (sql.array(document_keys), owner_key)
-    ):
-        if document_key not in shown:
-            shown[document_key] = ShownGroup(
-                group_id, label, description, tuple(msgspec.json.decode(tags, type=list[str]))
-            )
-    return shown
+    shown: dict[int, int] = {}
+    for document_key, group_key in sql.rows(connection, statement, (sql.array(document_keys), owner_key)):
+        shown.setdefault(document_key, group_key)
+    groups = {group_key: registry.group_by_key(connection, group_key) for group_key in set(shown.values())}
+    return {document_key: groups[group_key] for document_key, group_key in shown.items()}
 
 
 def documents_of_content(connection: apsw.Connection, content_key: int) -> list[int]:
     return [*sql.column(connection, "SELECT document_key FROM documents WHERE content_key = ?", (content_key,))]
+
+
+def documents_of_contents(connection: apsw.Connection, content_keys: Iterable[int]) -> list[int]:
+    statement = "SELECT document_key FROM json_each(?) CROSS JOIN documents ON content_key = value"
+    return [*sql.column(connection, statement, (sql.array(content_keys),))]
 
 
 def passages(connection: apsw.Connection, partition_keys: Iterable[int]) -> dict[int, PassageText]:
@@ -125,6 +120,39 @@ def entities_by_name(connection: apsw.Connection, name_keys: Iterable[str]) -> l
     return found
 
 
+def entities_named_in(
+    connection: apsw.Connection, words: Sequence[str], longest: int, limit: int
+) -> list[tuple[str, int]]:
+    """(name key, entity key) of entities whose names are runs of up to `longest` of the words, but for runs of nothing
+    but stop words. Long names first, at most `limit`.
+
+    A run grows for as long as names start with it, so the work is that of the words and not of all their runs.
+    """
+    found: list[tuple[str, int]] = []
+    starts: Sequence[int] = range(len(words))
+    for length in range(1, longest + 1):
+        runs = {start: " ".join(words[start : start + length]) for start in starts if start + length <= len(words)}
+        if not runs:
+            break
+        encoded = sql.array(dict.fromkeys(runs.values()))
+        named = sql.rows(
+            connection,
+            "SELECT name_key, entity_key FROM json_each(?) CROSS JOIN entities ON name_key = value LIMIT ?",
+            (encoded, limit),
+        )
+        found += [row for row in named if not STOP_WORDS.issuperset(row[0].split(" "))]
+        # "!" follows the space that follows a word inside a name.
+        longer = sql.column(
+            connection,
+            "SELECT value FROM json_each(?) WHERE EXISTS"
+            " (SELECT 1 FROM entities WHERE name_key > value || ' ' AND name_key < value || '!')",
+            (encoded,),
+        )
+        growing = set(longer)
+        starts = [start for start, run in runs.items() if run in growing]
+    return found[::-1][:limit]
+
+
 def entities_called(connection: apsw.Connection, names: Iterable[str]) -> set[int]:
     """All entities of these names, however they are written."""
     keys = {name: name_key(name) for name in names}
@@ -134,6 +162,24 @@ def entities_called(connection: apsw.Connection, names: Iterable[str]) -> set[in
     if wordless:
         statement = "SELECT entity_key, spelling FROM entities JOIN assertions USING (entity_key) WHERE name_key = ''"
         found |= {key for key, spelling in sql.rows(connection, statement) if normalise_name(spelling) in wordless}
+    return found
+
+
+def entities_by_identifier(
+    connection: apsw.Connection, path: str, owner_key: int | None, limit: int, *, continued: bool
+) -> list[int]:
+    """Readable entities whose identifier has this path or, `continued`, a longer one that starts with it; in the order
+    of paths, then oldest first."""
+    # "/" follows "." in the order of bytes. That the identifier is not '' is what its index is partial by.
+    on_path = "identifier >= ?1 || '.' AND identifier < ?1 || '/'" if continued else "identifier = ?1"
+    statement = (
+        f"SELECT entity_key FROM entities e WHERE {on_path} AND identifier <> '' AND ("
+        " EXISTS (SELECT 1 FROM assertions a WHERE a.entity_key = e.entity_key AND owner_key = ?2)"
+        " OR EXISTS (SELECT 1 FROM assertions a CROSS JOIN documents USING (document_key)"
+        "  WHERE a.entity_key = e.entity_key AND access = 'available')"
+        ") ORDER BY identifier, entity_key LIMIT ?3"
+    )
+    found: list[int] = sql.column(connection, statement, (path, owner_key, limit))
     return found
 
 
@@ -159,18 +205,20 @@ def entity_names(
     connection: apsw.Connection, entity_keys: Iterable[int], owner_key: int | None
 ) -> dict[int, EntityName]:
     """Names of the entities some readable document asserts; the others are left out."""
-    statement = (
-        # The first is one step in an index, also for an entity that very many documents assert.
-        "SELECT entity_key, entity_id, kind, name_key, coalesce("
-        " (SELECT spelling FROM assertions a WHERE a.entity_key = e.entity_key AND owner_key = ?2"
+    spelled = (
+        # The caller's own is one step in an index, also for an entity that very many documents assert.
+        "(SELECT spelling FROM assertions a WHERE a.entity_key = e.entity_key AND owner_key = ?2{0}"
         "  ORDER BY document_key LIMIT 1),"
         " (SELECT spelling FROM assertions a CROSS JOIN documents d USING (document_key)"
-        "  WHERE a.entity_key = e.entity_key AND access = 'available' ORDER BY document_key LIMIT 1)"
-        ") AS shown FROM entities e WHERE entity_key IN (SELECT value FROM json_each(?1)) AND shown IS NOT NULL"
+        "  WHERE a.entity_key = e.entity_key AND access = 'available'{0} ORDER BY document_key LIMIT 1)"
     )
-    return {
-        row[0]: EntityName(*row[1:]) for row in sql.rows(connection, statement, (sql.array(entity_keys), owner_key))
-    }
+    by_name, at_all = spelled.format(" AND source <> 'keyword'"), spelled.format("")
+    statement = (
+        f"SELECT entity_key, entity_id, kind, name_key, coalesce({by_name}, {at_all})"
+        " FROM entities e WHERE entity_key IN (SELECT value FROM json_each(?1))"
+    )
+    found = sql.rows(connection, statement, (sql.array(entity_keys), owner_key))
+    return {row[0]: EntityName(*row[1:]) for row in found if row[-1] is not None}
 
 
 def edges(connection: apsw.Connection, relationship_keys: Iterable[int]) -> dict[int, EdgeEnds]:

@@ -16,12 +16,27 @@ APPLICATION_ID = 0x54687264
 """`PRAGMA application_id`: "Thrd"."""
 
 
-def migrate(connection: apsw.Connection, migrations: Sequence[str]) -> None:
+OLDEST = 2
+"""Version 1 had several shapes before the first release."""
+
+
+def steps(schema: str) -> tuple[str, ...]:
+    """Every migration, the oldest first."""
+    return ("", schema)
+
+
+def migrate(connection: apsw.Connection, migrations: Sequence[str], oldest: int = 0) -> None:
     """Bring the database to version `len(migrations)`, each migration (SQL text) in a transaction of its own.
 
-    `StoreFailed`: another program's database, or a newer version. Errors of SQLite pass through, nothing half-applied.
+    `StoreFailed`: another program's database, a newer version, or one before `oldest`. Errors of SQLite pass through,
+    nothing half-applied.
     """
-    version = _version(connection)
+    version = schema_version(connection)
+    if 0 < version < oldest:
+        raise StoreFailed(
+            f"{connection.filename}: the database has schema version {version}, from before the first release, which "
+            "this program does not read; file its documents anew into another --data-dir"
+        )
     if version > len(migrations):
         raise StoreFailed(
             f"{connection.filename}: the database has schema version {version}, this program knows {len(migrations)}: "
@@ -40,7 +55,8 @@ def migrate(connection: apsw.Connection, migrations: Sequence[str]) -> None:
             raise
 
 
-def _version(connection: apsw.Connection) -> int:
+def schema_version(connection: apsw.Connection) -> int:
+    """0 for an empty database. `StoreFailed`: another program's."""
     identity = connection.pragma("application_id")
     version = connection.pragma("user_version")
     assert isinstance(identity, int)

@@ -30,7 +30,11 @@ class PendingDocument:
     document_key: int
     content_key: int
     state: Literal["pending", "ready", "failed"]
-    said: SaidGraph
+    graph: str
+
+    @property
+    def said(self) -> SaidGraph:
+        return msgspec.json.decode(self.graph, type=SaidGraph)
 
 
 def enqueue(connection: apsw.Connection, document_key: int, said: SaidGraph) -> int:
@@ -49,23 +53,35 @@ def place(connection: apsw.Connection, document_key: int) -> int | None:
     return found
 
 
-def take(connection: apsw.Connection, limit: int, *, without_model: bool) -> list[PendingDocument]:
-    """The next documents in order of filing; `without_model`: only those no text of which needs embedding.
+_QUEUED = (
+    "SELECT sequence, document_key, content_key, state, graph FROM pending JOIN documents USING (document_key)"
+    " JOIN contents USING (content_key)"
+)
+
+
+def take(
+    connection: apsw.Connection, limit: int, *, without_model: bool, but: Iterable[int] = ()
+) -> list[PendingDocument]:
+    """The next documents in order of filing, `but` those in these places; `without_model`: only those no text of which
+    needs embedding.
 
     They stay queued until `finish`.
     """
     needs_no_model = (
-        "WHERE state <> 'pending' OR NOT EXISTS"
-        " (SELECT 1 FROM partitions WHERE partitions.content_key = contents.content_key AND NOT brought)"
+        " AND (state <> 'pending' OR NOT EXISTS"
+        "  (SELECT 1 FROM partitions WHERE partitions.content_key = contents.content_key AND NOT brought))"
     )
     statement = (
-        "SELECT sequence, document_key, content_key, state, graph FROM pending JOIN documents USING (document_key)"
-        f" JOIN contents USING (content_key) {needs_no_model if without_model else ''} ORDER BY sequence LIMIT ?"
+        f"{_QUEUED} WHERE sequence NOT IN (SELECT value FROM json_each(?))"
+        f"{needs_no_model if without_model else ''} ORDER BY sequence LIMIT ?"
     )
-    return [
-        PendingDocument(sequence, document_key, content_key, state, msgspec.json.decode(graph, type=SaidGraph))
-        for sequence, document_key, content_key, state, graph in sql.rows(connection, statement, (limit,))
-    ]
+    return [PendingDocument(*row) for row in sql.rows(connection, statement, (sql.array(but), limit))]
+
+
+def at(connection: apsw.Connection, sequence: int) -> PendingDocument | None:
+    """The document in this place, None when it was given up."""
+    row = sql.row(connection, f"{_QUEUED} WHERE sequence = ?", (sequence,))
+    return None if row is None else PendingDocument(*row)
 
 
 def unfinished(connection: apsw.Connection, sequences: Iterable[int]) -> set[int]:
@@ -82,10 +98,7 @@ def finish(connection: apsw.Connection, sequence: int) -> bool:
 
 def set_aside(connection: apsw.Connection, document: PendingDocument) -> None:
     """Its content could not be embedded: keep what was said about it until that is tried again."""
-    connection.execute(
-        "INSERT OR REPLACE INTO set_aside VALUES (?, ?)",
-        (document.document_key, msgspec.json.encode(document.said).decode()),
-    )
+    connection.execute("INSERT OR REPLACE INTO set_aside VALUES (?, ?)", (document.document_key, document.graph))
 
 
 def take_up(connection: apsw.Connection, content_key: int) -> None:
@@ -108,6 +121,7 @@ class Unembedded:
     purpose: EdgePurpose
     subject_key: int
     text: str
+    patient: bool
 
 
 def embed_later(connection: apsw.Connection, purpose: EdgePurpose, subject_key: int, text: str) -> None:
@@ -116,14 +130,29 @@ def embed_later(connection: apsw.Connection, purpose: EdgePurpose, subject_key: 
     )
 
 
-def unembedded(connection: apsw.Connection, limit: int) -> list[Unembedded]:
-    statement = "SELECT sequence, purpose, subject_key, text FROM unembedded ORDER BY sequence LIMIT ?"
-    return [Unembedded(*row) for row in sql.rows(connection, statement, (limit,))]
+def unembedded(connection: apsw.Connection, limit: int, *, but: Iterable[int] = ()) -> list[Unembedded]:
+    """The next of that queue, `but` those in these places; what nobody waits for comes last."""
+    statement = (
+        "SELECT sequence, purpose, subject_key, text, patient FROM unembedded"
+        " WHERE sequence NOT IN (SELECT value FROM json_each(?)) ORDER BY patient, sequence LIMIT ?"
+    )
+    return [Unembedded(*row) for row in sql.rows(connection, statement, (sql.array(but), limit))]
 
 
-def last_unembedded(connection: apsw.Connection) -> int:
+def newest_unembedded(connection: apsw.Connection) -> int:
     """The newest place in that queue, 0 when it is empty."""
     return int(sql.value(connection, "SELECT coalesce(max(sequence), 0) FROM unembedded"))
+
+
+def is_unembedded(connection: apsw.Connection, up_to: int) -> bool:
+    """Whether anything up to this place is in the queue that somebody may wait for."""
+    statement = "SELECT 1 FROM unembedded WHERE patient = 0 AND sequence <= ? LIMIT 1"
+    return sql.value(connection, statement, (up_to,)) is not None
+
+
+def be_patient(connection: apsw.Connection, after: int) -> None:
+    """Nobody waits for what came into the queue after this place."""
+    connection.execute("UPDATE unembedded SET patient = 1 WHERE sequence > ?", (after,))
 
 
 def embedded(connection: apsw.Connection, sequence: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,6 +45,15 @@ class ReaderSets:
                     came.setdefault(token, []).append(theirs)
         self._of.set(keys, number)
         return _joined(left), _joined(came)
+
+    def having(self, members: ArrayLike, any_of: Collection[str], token: str | None = None) -> NDArray[np.bool_]:
+        """Which of the members have any of the tokens (and `token`, if given): bool [n]."""
+        numbers, places = np.unique(self._of.get(members), return_inverse=True)
+        wanted = set(any_of)
+        spellings = [self._spellings[number] for number in numbers.tolist()]
+        chosen = [not wanted.isdisjoint(each) and (token is None or token in each) for each in spellings]
+        found: NDArray[np.bool_] = np.array(chosen, np.bool_)[places]
+        return found
 
 
 def _joined(parts: Mapping[str, list[Ints]]) -> dict[str, Ints]:

@@ -7,7 +7,8 @@ called on the writer's thread with what one committed write changed; searches ru
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 import numpy as np
@@ -15,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from pyroaring import BitMap
 
 from thread_kernels import Engine, Filter, RowSet
-from thread_service.store.changes import Changes, Purpose
+from thread_service.store.changes import Changes, ContentState, DocumentState, Purpose
 from thread_service.store.graph_cache import GraphCache
 from thread_service.store.growing import GrowingInts
+from thread_service.store.lengths import Lengths
 from thread_service.store.places import Places, packed
 from thread_service.store.reader_sets import ReaderSets
 from thread_service.store.segments import Segments
@@ -106,6 +108,15 @@ class ResidentTable:
     def filter(self, any_of: Iterable[str], media_type: str | None = None) -> Filter:
         """Rows with any of the tokens (and of the media type, a token too)."""
         chosen = Filter.any_of(*(self._sets.get(token, self._nothing) for token in any_of))
+        return self._of_media(chosen, media_type)
+
+    def filter_subjects(self, subjects: ArrayLike, media_type: str | None = None) -> Filter:
+        """Rows of the subjects (of the media type, a token)."""
+        rows = self.table.row_set()
+        rows.add(_as_range(np.unique(self.rows_of(subjects))))
+        return self._of_media(Filter.any_of(rows), media_type)
+
+    def _of_media(self, chosen: Filter, media_type: str | None) -> Filter:
         return chosen if media_type is None else chosen & Filter.any_of(self._sets.get(media_type, self._nothing))
 
 
@@ -118,7 +129,7 @@ class Resident:
         self.lock = threading.RLock()
         self.graph = GraphCache()
         self.words_version = 0
-        """To be read before the transaction whose word scores may be remembered is opened."""
+        """To be read before the transaction is opened whose lists of words may be remembered."""
         self._empty()
 
     def _empty(self) -> None:
@@ -126,6 +137,9 @@ class Resident:
         self._document_members = ReaderSets()
         self._document_sets: dict[str, BitMap] = {}
         self._content_of_document = GrowingInts()
+        self._content_members = ReaderSets()
+        self._partitions_of_token: Counter[str] = Counter()
+        self.lengths = Lengths()
         self._content_of_partition = GrowingInts()
         self._first_partition = GrowingInts()
         self._partition_count = GrowingInts(missing=0)
@@ -144,9 +158,15 @@ class Resident:
         with self.lock:
             return BitMap.union(*(self._document_sets.get(token, BitMap()) for token in ("", *any_of)))
 
-    def readable_share(self, any_of: Iterable[str]) -> float:
-        """How much of all documents has one of the reader tokens."""
-        return len(self.documents(any_of)) / self.document_count if self.document_count else 0.0
+    def partitions_having(self, any_of: Iterable[str]) -> int:
+        """How many partitions have any of the tokens, those with several counted as often."""
+        return sum(self._partitions_of_token[token] for token in any_of)
+
+    def are_readable(
+        self, partition_keys: ArrayLike, any_of: Collection[str], media_type: str | None = None
+    ) -> NDArray[np.bool_]:
+        """Which partitions have any of the reader tokens (and are of the media type, a token): bool [n]."""
+        return self._content_members.having(self.contents_of_partitions(partition_keys), any_of, media_type)
 
     def contents_of_documents(self, document_keys: ArrayLike) -> Ints:
         return self._content_of_document.get(document_keys)
@@ -158,6 +178,9 @@ class Resident:
         first = self._first_partition.one(content_key)
         return range(first, first + self._partition_count.one(content_key))
 
+    def partitions_of_contents(self, content_keys: ArrayLike) -> Ints:
+        return _spans(self._first_partition.get(content_keys), self._partition_count.get(content_keys))
+
     # ------------------------------------------------------------------------------------------ writing
 
     def publish(self, changes: Changes) -> None:
@@ -166,32 +189,20 @@ class Resident:
                 self.close()
                 self._empty()
                 self.graph.clear()
-            if changes.contents or changes.cleared:
-                self.words_version += 1
             for new in changes.vectors:
                 table = self.ensure_table(new.purpose, new.vectors.shape[1])
                 table.append(new.subject_keys, new.vectors, packed(new.locations))
             for moved in changes.moved:
                 if (found := self.table(moved.purpose, moved.width)) is not None:
                     found.move(moved.subject_keys, packed(moved.locations))
-            for content_key, content in changes.contents.items():
-                if content is None:
-                    self._drop_content(content_key)
-                else:
-                    self.set_contents(
-                        content.readers, [content_key], [content.first_partition], [content.partition_count]
-                    )
-            for document_key, document in changes.documents.items():
-                self.set_documents(
-                    "" if document is None else document.readers,
-                    [document_key],
-                    [-1 if document is None else document.content_key],
-                )
+            if changes.contents or changes.lengths or changes.cleared:
+                self.words_version += 1
+            self.lengths.set([*changes.lengths], [*changes.lengths.values()])
+            self._publish_contents(changes.contents)
+            self._publish_documents(changes.documents)
             self._publish_edges("relationship", changes.relationships)
             self._publish_edges("predicate", changes.predicates)
-            self.graph.invalidate(changes.entities, changes.linked_documents)
-            if changes.documents or changes.entities or changes.linked_documents:
-                self.graph.forget_names()
+            self.graph.publish(changes)
 
     def ensure_table(self, purpose: Purpose, width: int) -> ResidentTable:
         if (purpose, width) not in self.tables:
@@ -209,8 +220,16 @@ class Resident:
         self._first_partition.set(content_keys, firsts)
         self._partition_count.set(content_keys, lengths)
         self._content_of_partition.set(partitions, np.repeat(np.asarray(content_keys), lengths))
+        self._set_content_readers(content_keys, readers)
         for table in self._all_partition_tables():
             table.set_readers(partitions, readers)
+
+    def _set_content_readers(self, content_keys: ArrayLike, readers: str) -> None:
+        left, came = self._content_members.change(content_keys, readers)
+        for token, members in left.items():
+            self._partitions_of_token[token] -= int(self._partition_count.get(members).sum())
+        for token, members in came.items():
+            self._partitions_of_token[token] += int(self._partition_count.get(members).sum())
 
     def set_documents(self, readers: str, document_keys: ArrayLike, content_keys: ArrayLike) -> None:
         """Documents with the same readers and the content of each, -1 for one that is gone."""
@@ -242,8 +261,29 @@ class Resident:
         partitions = self.partitions_of_content(content_key)
         for table in self._all_partition_tables():
             table.remove(partitions)
+        self._set_content_readers([content_key], "")
+        self.lengths.set(partitions, np.zeros(len(partitions), np.int64))
         self._content_of_partition.set(partitions, -1)
         self._partition_count.set(content_key, 0)
+
+    def _publish_contents(self, contents: Mapping[int, ContentState | None]) -> None:
+        by_readers: dict[str, list[tuple[int, int, int]]] = {}
+        for content_key, content in contents.items():
+            if content is None:
+                self._drop_content(content_key)
+            else:
+                place = (content_key, content.first_partition, content.partition_count)
+                by_readers.setdefault(content.readers, []).append(place)
+        for readers, places in by_readers.items():
+            self.set_contents(readers, *zip(*places, strict=True))
+
+    def _publish_documents(self, documents: Mapping[int, DocumentState | None]) -> None:
+        by_readers: dict[str, list[tuple[int, int]]] = {}
+        for document_key, document in documents.items():
+            readers, content_key = ("", -1) if document is None else (document.readers, document.content_key)
+            by_readers.setdefault(readers, []).append((document_key, content_key))
+        for readers, places in by_readers.items():
+            self.set_documents(readers, *zip(*places, strict=True))
 
     def _publish_edges(self, purpose: Purpose, edges: Mapping[int, str | None]) -> None:
         gone = [key for key, readers in edges.items() if readers is None]

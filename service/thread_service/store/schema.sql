@@ -10,6 +10,11 @@ CREATE TABLE stamp (                      -- the embedding model that wrote the 
     stamped_at INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE policy (                     -- how a graph is made of texts; without a row, as the program says
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    body TEXT NOT NULL                    -- JSON
+) STRICT;
+
 -- ------------------------------------------------------------------------------------------ who and what
 
 CREATE TABLE owners (
@@ -54,7 +59,7 @@ CREATE TABLE documents (
     document_id TEXT NOT NULL,
     content_key INTEGER NOT NULL REFERENCES contents,
     name TEXT,
-    name_key TEXT NOT NULL DEFAULT '',    -- normalised tokens of the name
+    name_key TEXT NOT NULL DEFAULT '',    -- normalised tokens of the name; '' when it is no name in the graph
     metadata BLOB NOT NULL DEFAULT x'',
     urls TEXT,                            -- JSON array, one entry per partition, or NULL when the caller gave none
     access TEXT NOT NULL CHECK (access IN ('available', 'restricted')),
@@ -72,6 +77,15 @@ CREATE TABLE document_groups (
     PRIMARY KEY (document_key, group_key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX document_groups_by_group ON document_groups (group_key);
+
+CREATE TABLE group_tags (                 -- what a document in a group adds to the group's own tags; goes with the document
+    group_key INTEGER NOT NULL,
+    tag TEXT NOT NULL,
+    document_key INTEGER NOT NULL,
+    PRIMARY KEY (group_key, tag, document_key),
+    FOREIGN KEY (document_key, group_key) REFERENCES document_groups ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+CREATE INDEX group_tags_by_document ON group_tags (document_key, group_key);
 
 -- ------------------------------------------------------------------------------------------ work still to do
 
@@ -91,12 +105,36 @@ CREATE TABLE unembedded (                 -- edges and predicates whose words ar
     purpose TEXT NOT NULL CHECK (purpose IN ('relationship', 'predicate')),
     subject_key INTEGER NOT NULL,
     text TEXT NOT NULL,
+    patient INTEGER NOT NULL DEFAULT 0 CHECK (patient IN (0, 1)),   -- of no deposit: nobody waits for it
     UNIQUE (purpose, subject_key)
 ) STRICT;
+CREATE INDEX unembedded_by_patience ON unembedded (patient, sequence);
 
-CREATE TABLE relink (                     -- documents whose links by name must be found again
+CREATE TABLE unextracted (                -- documents with keywords in place of what an instruct model finds in them
+    document_key INTEGER PRIMARY KEY REFERENCES documents ON DELETE CASCADE,
+    put_off TEXT                          -- why it is left for a later pass; NULL: it waits for its turn
+) STRICT;
+CREATE INDEX unextracted_waiting ON unextracted (document_key) WHERE put_off IS NULL;
+
+CREATE TABLE relink (                     -- indexed documents whose links by name are still to be found
     document_key INTEGER PRIMARY KEY REFERENCES documents ON DELETE CASCADE
 ) STRICT;
+
+CREATE TABLE changed_names (              -- names that came or went: what of the owner may be linked otherwise is linked again
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner_key INTEGER NOT NULL REFERENCES owners,
+    name_key TEXT,                        -- it came: texts that hold it, documents that are called by it
+    entity_key INTEGER,                   -- its name went: documents that mention it
+    rounds INTEGER NOT NULL DEFAULT 0,    -- how often some of the documents were linked again
+    next_partition INTEGER NOT NULL DEFAULT 1,    -- texts from here …
+    last_partition INTEGER NOT NULL,              -- … to here
+    next_document INTEGER NOT NULL DEFAULT 1,     -- documents from here …
+    last_document INTEGER NOT NULL,               -- … to here
+    CHECK ((name_key IS NULL) <> (entity_key IS NULL)),
+    UNIQUE (owner_key, name_key),
+    UNIQUE (owner_key, entity_key)
+) STRICT;
+CREATE INDEX changed_names_by_rounds ON changed_names (rounds, sequence);
 
 -- ------------------------------------------------------------------------------------------ vectors
 
@@ -124,6 +162,7 @@ CREATE INDEX vectors_by_segment ON vectors (segment);
 CREATE VIRTUAL TABLE words USING fts5 (
     body, readers, content = '', contentless_delete = 1, tokenize = 'porter ascii'
 );
+CREATE VIRTUAL TABLE word_places USING fts5vocab (words, instance);   -- each place of each stem; holds nothing itself
 
 -- ------------------------------------------------------------------------------------------ graph
 
@@ -131,9 +170,17 @@ CREATE TABLE entities (
     entity_key INTEGER PRIMARY KEY AUTOINCREMENT,
     entity_id TEXT NOT NULL UNIQUE,
     kind TEXT NOT NULL,
-    name_key TEXT NOT NULL
+    name_key TEXT NOT NULL,
+    identifier TEXT NOT NULL              -- the path of the code identifier that the name holds, or ''
 ) STRICT;
 CREATE INDEX entities_by_name ON entities (name_key);
+CREATE INDEX entities_by_identifier ON entities (identifier) WHERE identifier <> '';
+
+CREATE TABLE entity_words (               -- the words of every entity's name, each once
+    word TEXT NOT NULL,
+    entity_key INTEGER NOT NULL,
+    PRIMARY KEY (word, entity_key)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE predicates (
     predicate_key INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -159,22 +206,102 @@ CREATE TABLE assertions (
     document_key INTEGER NOT NULL REFERENCES documents,
     entity_key INTEGER NOT NULL REFERENCES entities,
     owner_key INTEGER NOT NULL REFERENCES owners,
-    source TEXT NOT NULL CHECK (source IN ('given', 'keyword', 'name')),
+    source TEXT NOT NULL CHECK (source IN ('given', 'extracted', 'keyword', 'name')),
     spelling TEXT NOT NULL,
     linkable INTEGER NOT NULL CHECK (linkable IN (0, 1)),   -- the spelling may be linked by mention
     mentions INTEGER NOT NULL,
     PRIMARY KEY (document_key, entity_key, source)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX assertions_given ON assertions (document_key) WHERE source = 'given';
+CREATE INDEX assertions_described ON assertions (document_key) WHERE source IN ('given', 'extracted');
 CREATE INDEX assertions_by_entity ON assertions (entity_key, owner_key, document_key);
 CREATE INDEX assertions_bearing_names ON assertions (entity_key, owner_key) WHERE source <> 'keyword';
 CREATE INDEX assertions_linkable ON assertions (entity_key, owner_key) WHERE linkable;
 
+-- What a caller may read of the graph, counted while it changes: adding up every assertion takes seconds once there are millions. A
+-- reader is an owner, for its restricted documents, or 0, for available ones: a caller reads those of 0 and its own.
+CREATE TABLE entity_readers (             -- how many assertions let a reader see an entity, and the mentions they count
+    entity_key INTEGER NOT NULL,
+    reader INTEGER NOT NULL,
+    assertions INTEGER NOT NULL,
+    mentions INTEGER NOT NULL,
+    PRIMARY KEY (entity_key, reader)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX entity_readers_by_mentions ON entity_readers (reader, mentions);
+
+CREATE TABLE entity_counts (              -- entities that a reader sees: for 0 all of them, for an owner those that 0 does not see
+    reader INTEGER PRIMARY KEY,
+    entities INTEGER NOT NULL
+) STRICT;
+
+CREATE TRIGGER assertion_came AFTER INSERT ON assertions BEGIN
+    INSERT INTO entity_readers
+        SELECT new.entity_key, iif(access = 'available', 0, owner_key), 1, new.mentions
+        FROM documents WHERE document_key = new.document_key
+        ON CONFLICT DO UPDATE SET assertions = assertions + 1, mentions = mentions + excluded.mentions;
+END;
+CREATE TRIGGER assertion_changed AFTER UPDATE OF mentions ON assertions BEGIN
+    UPDATE entity_readers SET mentions = mentions + new.mentions - old.mentions
+        WHERE entity_key = new.entity_key
+        AND reader = (SELECT iif(access = 'available', 0, owner_key) FROM documents WHERE document_key = new.document_key);
+END;
+CREATE TRIGGER assertion_went AFTER DELETE ON assertions BEGIN
+    UPDATE entity_readers SET assertions = assertions - 1, mentions = mentions - old.mentions
+        WHERE entity_key = old.entity_key
+        AND reader = (SELECT iif(access = 'available', 0, owner_key) FROM documents WHERE document_key = old.document_key);
+    DELETE FROM entity_readers WHERE entity_key = old.entity_key AND assertions = 0;
+END;
+CREATE TRIGGER document_access_changed AFTER UPDATE OF access ON documents WHEN old.access <> new.access BEGIN
+    INSERT INTO entity_readers
+        SELECT entity_key, iif(new.access = 'available', 0, new.owner_key), count(*), sum(mentions)
+        FROM assertions WHERE document_key = new.document_key GROUP BY entity_key
+        ON CONFLICT DO UPDATE SET assertions = assertions + excluded.assertions, mentions = mentions + excluded.mentions;
+    UPDATE entity_readers SET assertions = assertions - was.asserted, mentions = mentions - was.mentioned
+        FROM (SELECT entity_key AS key, count(*) AS asserted, sum(mentions) AS mentioned
+              FROM assertions WHERE document_key = new.document_key GROUP BY entity_key) AS was
+        WHERE entity_key = was.key AND reader = iif(old.access = 'available', 0, old.owner_key);
+    DELETE FROM entity_readers WHERE assertions = 0
+        AND entity_key IN (SELECT entity_key FROM assertions WHERE document_key = new.document_key);
+END;
+CREATE TRIGGER entity_reader_came AFTER INSERT ON entity_readers BEGIN
+    INSERT INTO entity_counts
+        SELECT new.reader, 1 WHERE new.reader = 0
+            OR NOT EXISTS (SELECT 1 FROM entity_readers WHERE entity_key = new.entity_key AND reader = 0)
+        ON CONFLICT DO UPDATE SET entities = entities + 1;
+    UPDATE entity_counts SET entities = entities - 1 WHERE new.reader = 0
+        AND reader IN (SELECT reader FROM entity_readers WHERE entity_key = new.entity_key AND reader <> 0);
+END;
+CREATE TRIGGER entity_reader_went AFTER DELETE ON entity_readers BEGIN
+    UPDATE entity_counts SET entities = entities - 1 WHERE reader = old.reader AND (old.reader = 0
+        OR NOT EXISTS (SELECT 1 FROM entity_readers WHERE entity_key = old.entity_key AND reader = 0));
+    INSERT INTO entity_counts
+        SELECT reader, 1 FROM entity_readers WHERE old.reader = 0 AND entity_key = old.entity_key AND reader <> 0
+        ON CONFLICT DO UPDATE SET entities = entities + 1;
+END;
+
+CREATE TABLE relationship_counts (        -- how many relationships have these readers
+    readers TEXT PRIMARY KEY,
+    relationships INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER relationship_came AFTER INSERT ON relationships BEGIN
+    INSERT INTO relationship_counts VALUES (new.readers, 1) ON CONFLICT DO UPDATE SET relationships = relationships + 1;
+END;
+CREATE TRIGGER relationship_readers_changed AFTER UPDATE OF readers ON relationships BEGIN
+    INSERT INTO relationship_counts VALUES (new.readers, 1) ON CONFLICT DO UPDATE SET relationships = relationships + 1;
+    UPDATE relationship_counts SET relationships = relationships - 1 WHERE readers = old.readers;
+    DELETE FROM relationship_counts WHERE readers = old.readers AND relationships = 0;
+END;
+CREATE TRIGGER relationship_went AFTER DELETE ON relationships BEGIN
+    UPDATE relationship_counts SET relationships = relationships - 1 WHERE readers = old.readers;
+    DELETE FROM relationship_counts WHERE readers = old.readers AND relationships = 0;
+END;
+
 CREATE TABLE relationship_assertions (
     document_key INTEGER NOT NULL REFERENCES documents,
     relationship_key INTEGER NOT NULL REFERENCES relationships,
+    source TEXT NOT NULL CHECK (source IN ('given', 'extracted', 'derived')),   -- derived: from the other entities
     weight INTEGER NOT NULL,
-    PRIMARY KEY (document_key, relationship_key)
+    PRIMARY KEY (document_key, relationship_key, source)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX relationship_assertions_by_relationship ON relationship_assertions (relationship_key, document_key);
 

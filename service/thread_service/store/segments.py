@@ -32,7 +32,8 @@ from thread_service.store.files import File, Files
 FIRST_EXTENT = 1 << 20
 LAST_EXTENT = 64 << 20
 
-_NAME = re.compile(r"(\d{6,})\.f32")
+FILE_NAME = re.compile(r"(\d{6,})\.f32")
+"""Of a segment; its number."""
 _ITEM = 4
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -91,7 +92,7 @@ class Segments:
 
         `StoreFailed`: a file is missing, or too short for its committed rows.
         """
-        present = {int(match[1]): name for name in self._names() if (match := _NAME.fullmatch(name))}
+        present = {int(match[1]): name for name in self._names() if (match := FILE_NAME.fullmatch(name))}
         for number, state in sorted(committed.items()):
             path = self._path(number)
             needed = state.slots * state.width * _ITEM
@@ -223,7 +224,7 @@ class Segments:
         found = np.empty((len(locations), width), "<f4")
         target = found.view(np.uint8)
         order = sorted(range(len(locations)), key=lambda i: (locations[i].segment, locations[i].slot))
-        for run in _runs(order, locations):
+        for run in runs(order, locations):
             first = locations[run[0]]
             entry = self._segments[first.segment]
             if entry.width != width:
@@ -330,7 +331,7 @@ class Segments:
         return max(1, self._segment_bytes // (width * _ITEM))
 
     def _path(self, number: int) -> Path:
-        return self._directory / f"{number:06d}.f32"
+        return self._directory / file_name(number)
 
     def _names(self) -> list[str]:
         try:
@@ -358,15 +359,19 @@ class Segments:
         return self._failure
 
 
-def _runs(order: list[int], locations: Sequence[Location]) -> list[list[int]]:
+def file_name(number: int) -> str:
+    return f"{number:06d}.f32"
+
+
+def runs(order: list[int], locations: Sequence[Location]) -> list[list[int]]:
     """Indices of `locations`, in `order`, cut wherever the next slot does not follow the one before."""
-    runs: list[list[int]] = []
+    found: list[list[int]] = []
     for i in order:
         here = locations[i]
-        if runs:
-            last = locations[runs[-1][-1]]
+        if found:
+            last = locations[found[-1][-1]]
             if (here.segment, here.slot) == (last.segment, last.slot + 1):
-                runs[-1].append(i)
+                found[-1].append(i)
                 continue
-        runs.append([i])
-    return runs
+        found.append([i])
+    return found

@@ -43,3 +43,8 @@ def value(connection: apsw.Connection, statement: str, parameters: Sequence[Any]
 def array(values: Iterable[int] | Iterable[str]) -> str:
     """Keys as one parameter, for `IN (SELECT value FROM json_each(?))`."""
     return msgspec.json.encode(list(values)).decode()
+
+
+def strings(encoded: str) -> list[str]:
+    """The other way: what `json_group_array` made of texts."""
+    return msgspec.json.decode(encoded, type=list[str])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Literal
 
@@ -12,6 +13,8 @@ from thread_service.models.embedder import Stamp
 from thread_service.store import sql
 
 State = Literal["matches", "mismatch", "unstamped"]
+
+_log = logging.getLogger(__name__)
 
 
 def stored_space(connection: apsw.Connection) -> str | None:
@@ -25,14 +28,25 @@ def stored_model(connection: apsw.Connection) -> str | None:
     return found
 
 
+def stored_width(connection: apsw.Connection) -> int | None:
+    """Components of the vectors of that model."""
+    found: int | None = sql.value(connection, "SELECT width FROM stamp")
+    return found
+
+
 def state(connection: apsw.Connection, running: Stamp) -> State:
     """How the stored index stands to the running model. An empty index matches whatever runs."""
     space = stored_space(connection)
     if space == running.space:
         return "matches"
-    if sql.value(connection, "SELECT 1 FROM vectors WHERE purpose <> 'caller' LIMIT 1") is None:
+    if _is_empty(connection):
         return "matches"
     return "unstamped" if space is None else "mismatch"
+
+
+def _is_empty(connection: apsw.Connection) -> bool:
+    """Whether no vector of a model is stored. (Callers' vectors are a space of their own.)"""
+    return sql.value(connection, "SELECT 1 FROM vectors WHERE purpose <> 'caller' LIMIT 1") is None
 
 
 def check(connection: apsw.Connection, running: Stamp) -> None:
@@ -46,10 +60,31 @@ def check(connection: apsw.Connection, running: Stamp) -> None:
         )
 
 
+def log_difference(connection: apsw.Connection, running: Stamp) -> None:
+    """Say in the log that another model wrote the index, or another revision of this one."""
+    found = state(connection, running)
+    if found != "matches":
+        _log.error(
+            "the index was written with %s, the node runs %s: deposits that need the model are refused and its vectors"
+            " are not searched; start the node with the model of the index, or clear the index",
+            stored_space(connection) or "an unknown model",
+            running.space,
+        )
+    stored = sql.value(connection, "SELECT revision FROM stamp WHERE space = ?", (running.space,))
+    if stored is not None and stored != running.revision and not _is_empty(connection):
+        _log.warning(
+            "the index was written with revision %s of %s, the node runs revision %s: distances between their vectors"
+            " may be wrong; clear the index and file again, or start the node with that revision",
+            stored,
+            running.model,
+            running.revision or "unknown",
+        )
+
+
 def ensure(connection: apsw.Connection, running: Stamp) -> None:
     """Before vectors of `running` are committed: check, and stamp an empty index."""
     check(connection, running)
-    if stored_space(connection) != running.space:
+    if stored_space(connection) != running.space or _is_empty(connection):
         connection.execute(
             "INSERT OR REPLACE INTO stamp VALUES (1, ?, ?, ?, ?, ?)",
             (running.space, running.model, running.revision, running.width, int(time.time())),

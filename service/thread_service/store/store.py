@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import apsw
 
 from thread_kernels import Engine
-from thread_service.errors import StoreFailed
+from thread_service.errors import NotReady, StoreFailed
+from thread_service.store import graph_cache, sql, verification
 from thread_service.store.changes import Changes
 from thread_service.store.code_cache import CacheStats, CodeCache
 from thread_service.store.code_keeper import CodeKeeper
@@ -23,11 +25,15 @@ from thread_service.store.scrub import Scrub
 
 T = TypeVar("T")
 
+LONGEST_REST_SECONDS = 1.0
+"""Of a verification, which rests after each slice as long as that took."""
+
 # In the order of deletion: what refers to others first.
 _TABLES = (
-    "pending", "set_aside", "unembedded", "relink", "mentions", "names", "relationship_assertions", "assertions",
-    "predicate_readers", "relationships", "predicates", "entities", "document_groups", "documents", "vectors",
-    "segments", "partitions", "contents", "groups", "owners", "words", "stamp",
+    "pending", "set_aside", "unembedded", "unextracted", "relink", "changed_names", "mentions", "names",
+    "relationship_assertions", "relationship_counts", "assertions", "entity_counts", "entity_readers",
+    "predicate_readers", "relationships", "predicates", "entity_words", "entities", "group_tags", "document_groups",
+    "documents", "vectors", "segments", "partitions", "contents", "groups", "owners", "words", "stamp",
 )  # fmt: skip
 
 
@@ -60,6 +66,7 @@ class Store(Disk):
             on_damage=self.database.fail,
         )
         self._compactor = Compactor(self)
+        self._closing = threading.Event()
         give_memory_back()
         self._keeper.start()
         self._scrub.start()
@@ -68,6 +75,9 @@ class Store(Disk):
     @property
     def node_id(self) -> str:
         return self.directory.node_id
+
+    def look(self, connection: apsw.Connection, changes: Changes) -> None:
+        graph_cache.look(connection, changes)
 
     def publish(self, changes: Changes) -> None:
         self.resident.publish(changes)
@@ -81,6 +91,41 @@ class Store(Disk):
     def stop_compacting(self) -> None:
         """Before `close`, so that nobody waits for a compaction."""
         self._compactor.stop()
+
+    def verify(self, *, full: bool, progress: verification.Progress) -> dict[str, Any]:
+        """Whether everything is whole and of one piece: see `verification.verify`. Blocking, beside everything else.
+
+        NotReady when the node stops meanwhile.
+        """
+        place = verification.Place(self.path, self.read, self.still, self._rest, self._in_memory)
+        return verification.verify(place, full=full, progress=progress)
+
+    def stop_verifying(self) -> None:
+        """Before `close`, so that nobody waits for a verification."""
+        self._closing.set()
+
+    def _rest(self, seconds: float) -> None:
+        if self._closing.wait(min(seconds, LONGEST_REST_SECONDS)):
+            raise NotReady("The node is stopping; the verification ended early.")
+
+    def _in_memory(self) -> Iterable[tuple[str, int, int]]:
+        """What memory and database have of the same, while nothing is written."""
+
+        def count(connection: apsw.Connection) -> list[tuple[str, int, int]]:
+            with self.resident.lock:
+                documents = self.resident.document_count
+                stats = [table.table.stats() for table in self.resident.tables.values()]
+            return [
+                ("documents", documents, sql.value(connection, "SELECT count(*) FROM documents")),
+                (
+                    "vectors",
+                    sum(each.rows - each.dead_rows for each in stats),
+                    sql.value(connection, "SELECT count(*) FROM vectors"),
+                ),
+            ]
+
+        # A store that has stopped writing can still be verified.
+        return [] if self.database.failure else self.database.maintain(count).result()
 
     def cache_stats(self) -> CacheStats:
         """How the cache of codes stands now."""
@@ -98,8 +143,13 @@ class Store(Disk):
 
         def work(connection: apsw.Connection, changes: Changes) -> T:
             seen = before(connection)
-            for table in _TABLES:
-                connection.execute(f"DELETE FROM {table}")
+            # What triggers count goes as a whole, too.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 0)
+            try:
+                for table in _TABLES:
+                    connection.execute(f"DELETE FROM {table}")
+            finally:
+                connection.config(apsw.SQLITE_DBCONFIG_ENABLE_TRIGGER, 1)
             changes.cleared = True
             return seen
 
@@ -110,6 +160,7 @@ class Store(Disk):
         return seen
 
     def close(self) -> None:
+        self.stop_verifying()
         self._compactor.close()
         self._scrub.close()
         self._keeper.close()

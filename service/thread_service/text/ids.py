@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 DEFAULT_KIND = "concept"
 
+_DECIMALS = [f"{byte:02d}" for byte in range(256)]
 _length = struct.Struct("<Q").pack
 
 
 def decimal_hash(data: bytes) -> str:
     """SHA-256 of `data`, each of the 32 bytes in decimal padded to two digits, without separator: 64 to 96 digits."""
-    return "".join(f"{byte:02d}" for byte in hashlib.sha256(data).digest())
+    return "".join(map(_DECIMALS.__getitem__, hashlib.sha256(data).digest()))
 
 
 def content_id(texts: Iterable[str]) -> str:

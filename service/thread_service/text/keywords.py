@@ -9,13 +9,16 @@ import regex
 
 from thread_service.text.stop_words import KEYWORD_STOP_WORDS
 
+KEYWORDS_MAX = 10
+"""Keywords of one document."""
+
 _MIN_CHARS = 4
 # Longer runs are encoded data, or a whole sentence of a script without spaces: nothing anybody would name.
 _MAX_CHARS = 64
 _ALPHANUMERIC = regex.compile(r"[\p{L}\p{M}\p{N}]++")
 
 
-def keywords(texts: Iterable[str], limit: int = 10) -> list[str]:
+def keywords(texts: Iterable[str], limit: int = KEYWORDS_MAX) -> list[str]:
     """At most `limit` lower-case keywords of `texts`, the most frequent first, equal counts in code point order.
 
     A keyword is a run of letters, marks and numbers, 4 to 64 code points long, that is no English function word.

@@ -11,7 +11,7 @@ longest name wins wherever it starts, because a query is short and its longest n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from thread_service.text.stop_words import STOP_WORDS
@@ -70,30 +70,26 @@ def heads(tokens: Sequence[str]) -> set[str]:
     return {*tokens, *(f"{first} {second}" for first, second in pairwise(tokens))}
 
 
+def common_start(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many tokens both start with."""
+    return next(
+        (at for at, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
+        min(len(first), len(second)),
+    )
+
+
 def find_mentions(tokens: Sequence[str], names: Collection[str]) -> list[Mention]:
     """The names (keys) that occur in `tokens`: leftmost first, of those the longest, never overlapping."""
     trie = _NameTrie(names)
     found: list[Mention] = []
-    position = 0
-    while position < len(tokens):
-        starting = list(trie.starting_at(tokens, position))
-        if starting:
-            found.append(starting[-1])
-            position = starting[-1].end
-        else:
-            position += 1
+    end = 0
+    for start in trie.starts(tokens):
+        if start >= end:
+            for longest in trie.starting_at(tokens, start):
+                end = longest.end
+            if end > start:
+                found.append(longest)
     return found
-
-
-def candidate_names(query: str) -> set[str]:
-    """Every name key a query could hold: runs of up to `MAX_QUERY_NAME_WORDS` tokens that are not only stop words."""
-    words = tokens(query)
-    return {
-        " ".join(words[start:end])
-        for start in range(len(words))
-        for end in range(start + 1, min(start + MAX_QUERY_NAME_WORDS, len(words)) + 1)
-        if not STOP_WORDS.issuperset(words[start:end])
-    }
 
 
 def query_names(query: str, names: Collection[str]) -> list[QueryName]:
@@ -106,7 +102,7 @@ def query_names(query: str, names: Collection[str]) -> list[QueryName]:
     words = spelled_tokens(query)
     query_tokens = [word.token for word in words]
     trie = _NameTrie(name for name in names if not STOP_WORDS.issuperset(name.split(" ")))
-    candidates = [mention for start in range(len(words)) for mention in trie.starting_at(query_tokens, start)]
+    candidates = [mention for start in trie.starts(query_tokens) for mention in trie.starting_at(query_tokens, start)]
     candidates.sort(key=lambda mention: (mention.start - mention.end, mention.start))
     taken = bytearray(len(words))
     kept: list[Mention] = []
@@ -132,29 +128,44 @@ class _Node:
 
 
 class _NameTrie:
-    """Name keys as a trie over their tokens: matching at one token costs no more than the longest name has tokens."""
+    """Name keys by head, and behind each head as a trie over their further tokens: matching at one token costs no more
+    than the longest name has tokens, and next to nothing where no name starts."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._root = _Node()
+        self._heads: dict[str, _Node] = {}
         for name in names:
-            node = self._root
-            for token in name.split(" "):
+            start = head(name)
+            node = self._heads.get(start)
+            if node is None:
+                node = self._heads[start] = _Node()
+            for token in name[len(start) :].split():
                 child = node.children.get(token)
                 if child is None:
                     child = node.children[token] = _Node()
                 node = child
             node.name = name
 
+    def starts(self, tokens: Sequence[str]) -> Iterator[int]:
+        """Where a name may start, ascending."""
+        known = self._heads.keys()
+        for start, (first, second) in enumerate(zip_longest(tokens, tokens[1:], fillvalue="")):
+            if first in known or f"{first} {second}" in known:
+                yield start
+
     def starting_at(self, tokens: Sequence[str], start: int) -> Iterator[Mention]:
         """The names that `tokens` holds at `start`, the shortest first."""
-        node = self._root
-        for position in range(start, len(tokens)):
-            child = node.children.get(tokens[position])
-            if child is None:
-                return
-            node = child
+        node = self._heads.get(tokens[start])
+        if node is not None and node.name is not None:
+            yield Mention(start, start + 1, node.name)
+        position = start + 2
+        node = self._heads.get(" ".join(tokens[start:position])) if position <= len(tokens) else None
+        while node is not None:
             if node.name is not None:
-                yield Mention(start, position + 1, node.name)
+                yield Mention(start, position, node.name)
+            if position >= len(tokens):
+                return
+            node = node.children.get(tokens[position])
+            position += 1
 
 
 def _weight_of_word(word: Spelled) -> float:

@@ -14,7 +14,8 @@ Sources: Unicode UAX #15 (NFKC), UAX #31 (NFKC_Casefold), UAX #44 (general categ
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 from unicodedata import normalize
 
@@ -70,6 +71,22 @@ def tokens(text: str) -> list[str]:
     return found
 
 
+def indexed_words(text: str) -> list[str]:
+    """What the index of words holds of a text: its tokens, and behind them every pair of characters that follow each
+    other in a script that writes no spaces, joined: what such scripts are searched by."""
+    found = tokens(text)
+    return found if text.isascii() else [*found, *pairs(found)]
+
+
+def pairs(words: Sequence[str]) -> list[str]:
+    """Of tokens in order, each two that follow each other and are `is_spaceless`, joined."""
+    return [
+        first + second
+        for first, second in pairwise(words)
+        if not first.isascii() and not second.isascii() and is_spaceless(first) and is_spaceless(second)
+    ]
+
+
 def spelled_tokens(text: str) -> list[Spelled]:
     """The tokens of `text` with their spelling; the first halves are exactly `tokens(text)`."""
     return [spelled for word in _WORD.findall(text) for spelled in _spell(word)]
@@ -92,8 +109,11 @@ def _with_few_marks(word: str) -> str:
 
 
 def _spell(word: str) -> Iterator[Spelled]:
+    if word.isascii():
+        yield Spelled(word.lower(), word)
+        return
     found = _tokens_of(word)
     pieces = [word] if len(found) == 1 else _TOKEN.findall(word)
     if len(pieces) != len(found):
         pieces = [word] * len(found)
-    return map(Spelled, found, pieces)
+    yield from map(Spelled, found, pieces)

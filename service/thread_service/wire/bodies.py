@@ -26,8 +26,9 @@ _NOT_UNICODE = "holds a lone surrogate or bytes that are not UTF-8"
 _WORDS = {
     "media_type": "text, image or code",
     "scope": "personal or global",
-    "graph_mode": "boost or off",
+    "graph_mode": "boost, narrow or off",
     "access": "available or restricted",
+    "operation": "remove",
 }
 
 T = TypeVar("T")

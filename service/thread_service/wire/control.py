@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from thread_service.errors import InvalidRequest, ThreadError
-from thread_service.store.compaction import Compacted, Progress
+from thread_service.store.compaction import Compacted
+from thread_service.store.verification import Progress
 from thread_service.wire.control_protocol import LINE_BYTES_MAX, Answer, Problem, Request, address
 from thread_service.wire.printable import printable
 
@@ -33,6 +34,8 @@ class Commanded(Protocol):
     """What the commands need of a node."""
 
     async def compact(self, progress: Progress) -> Compacted: ...
+    async def verify(self, *, full: bool, progress: Progress) -> dict[str, Any]: ...
+    async def extract(self, progress: Progress) -> dict[str, Any]: ...
 
 
 def commands(node: Commanded) -> dict[str, Command]:
@@ -41,7 +44,13 @@ def commands(node: Commanded) -> dict[str, Command]:
     async def compact(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         return dataclasses.asdict(await node.compact(progress))
 
-    return {"compact": compact}
+    async def verify(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+        return await node.verify(full=arguments.get("full") is True, progress=progress)
+
+    async def extract(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+        return await node.extract(progress)
+
+    return {"compact": compact, "verify": verify, "extract": extract}
 
 
 async def run_control(path: Path, known: Mapping[str, Command], stop: asyncio.Event) -> None:
@@ -104,8 +113,8 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kno
         if not writer.is_closing():
             writer.write(msgspec.json.encode(answer) + b"\n")
 
-    def report(text: str) -> None:
-        loop.call_soon_threadsafe(say, Answer(progress=printable(text)))
+    def report(text: str, fraction: float | None = None, /) -> None:
+        loop.call_soon_threadsafe(say, Answer(progress=printable(text), fraction=fraction))
 
     try:
         name, command, arguments = _chosen(await _line(reader), known)

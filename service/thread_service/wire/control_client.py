@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from thread_service.errors import ThreadError
+from thread_service.store.verification import Progress
 from thread_service.wire.control_protocol import Answer, Request, address
 
 
@@ -17,7 +18,7 @@ class NobodyListens(Exception):
     """No node runs in the directory, or it takes no commands (yet)."""
 
 
-def ask(path: Path, command: str, arguments: Mapping[str, Any], progress: Callable[[str], None]) -> dict[str, Any]:
+def ask(path: Path, command: str, arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
     """What the node that listens at `path` answers, however long it takes. Blocking.
 
     `NobodyListens`; `ThreadError`: the node's refusal, or that it ended before it answered.
@@ -37,7 +38,7 @@ def ask(path: Path, command: str, arguments: Mapping[str, Any], progress: Callab
             raise ThreadError("the node ended before it answered") from None
 
 
-def _answer(connection: socket.socket, progress: Callable[[str], None]) -> dict[str, Any]:
+def _answer(connection: socket.socket, progress: Progress) -> dict[str, Any]:
     with connection.makefile("rb") as lines:
         for line in lines:
             try:
@@ -45,7 +46,7 @@ def _answer(connection: socket.socket, progress: Callable[[str], None]) -> dict[
             except msgspec.DecodeError:
                 break
             if answer.progress is not None:
-                progress(answer.progress)
+                progress(answer.progress, answer.fraction)
             elif answer.error is not None:
                 raise ThreadError(answer.error.detail)
             elif answer.result is not None:

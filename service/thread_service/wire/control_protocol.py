@@ -2,6 +2,7 @@
 
     → {"command": "compact", "arguments": {}}
     ← {"progress": "segment 1: 20 of 40 rows were removed, 20 move"}        any number of times
+    ← {"progress": "vectors", "fraction": 0.25}                              the same, with how much of it is done
     ← {"result": {"rows": 20, ...}}                                        or
     ← {"error": {"type": "storage-full", "detail": "the disk is full; nothing was written"}}
 
@@ -35,9 +36,10 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of a node: exactly one of the three."""
+    """One line of a node: progress (and a fraction, 0 to 1, where one is known), a result or an error."""
 
     progress: str | None = None
+    fraction: float | None = None
     result: dict[str, Any] | None = None
     error: Problem | None = None
 

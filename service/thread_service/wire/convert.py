@@ -6,6 +6,7 @@ refused as `InvalidRequest` with the field as the caller wrote it.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +18,13 @@ from numpy.typing import NDArray
 from thread_service.errors import InvalidRequest, TooLarge
 from thread_service.node import operations
 from thread_service.text.chunker import chunk
+from thread_service.text.keywords import keywords
 from thread_service.wire import limits, schemas
 
 T = TypeVar("T")
+
+# What RFC 3986 leaves out of every URL; other letters than ASCII's are let in, as browsers do.
+_URL = re.compile(r"""[^\s\0-\x20\x7f<>"{}|\\^`]+""")
 
 
 # ---------------------------------------------------------------------------------------------------- pieces
@@ -81,6 +86,7 @@ def batch(body: schemas.BatchRequest, node_id: str, chunk_chars: int) -> Batch:
         group=_group_in(body.thread.group),
         gate=not any(ids),
         wait=bool(body.wait),
+        remove_ids=() if body.update is None else (bounded_id(body.update.document_id, "update.document_id"),),
     )
     return Batch(request, tuple(filed), ids)
 
@@ -103,19 +109,28 @@ def _document(
             texts = chunk(texts, chunk_chars)
     if not texts:
         return None
+    entities = _entities(body, index)
     return operations.DocumentIn(
         texts=tuple(texts),
         document_id=document_id,
         name=_at(body.names, index) or None,
         metadata=_at(body.metadata, index) or b"",
         media_type=body.media_type or "text",
-        entities=_entities(body, index),
+        entities=entities,
         relationships=tuple(
             operations.RelationshipIn(item.subject, item.predicate, item.object)
             for item in _at(body.relationships, index) or ()
         ),
         partitions=tuple(partitions),
+        group_tags=() if body.thread.group is None else _group_tags(entities, texts),
     )
+
+
+def _group_tags(entities: Sequence[operations.EntityIn] | None, texts: Sequence[str]) -> tuple[str, ...]:
+    """The names of a document's entities, or its keywords when nobody named any."""
+    if entities is None:
+        return tuple(keywords(texts))
+    return tuple(dict.fromkeys(entity.name.strip() for entity in entities))
 
 
 def _entities(body: schemas.BatchRequest, index: int) -> tuple[operations.EntityIn, ...] | None:
@@ -130,12 +145,18 @@ def _partitions(given: list[schemas.PartitionIn], texts: int, index: int) -> lis
     field = f"partitions[{index}]"
     partitions = [
         operations.PartitionIn(
-            _vector(item.embedding, f"{field}[{position}].embedding") if item.embedding else None, item.url or None
+            _vector(item.embedding, f"{field}[{position}].embedding") if item.embedding else None,
+            partition_url(item.url or ""),
         )
         for position, item in enumerate(given)
     ]
     check_partitions(partitions, texts, field)
     return partitions
+
+
+def partition_url(text: str) -> str | None:
+    """The address as it was given; None for what is no URL, such as words with spaces between."""
+    return text if _URL.fullmatch(text) else None
 
 
 def check_partitions(partitions: Sequence[operations.PartitionIn], texts: int, field: str) -> None:
@@ -231,7 +252,7 @@ def search_request(body: schemas.SearchRequest) -> operations.SearchRequest:
         scope=thread.scope or "personal",
         group_ids=tuple(group_ids),
         aggregate=bool(thread.aggregate),
-        media_type=thread.media_type,
+        media_type=thread.media_type or None,
         top_k=thread.top_k or 0,
         expand=body.expand is not False,
         graph_mode=thread.graph_mode,
@@ -264,6 +285,12 @@ def library_request(body: schemas.LibraryRequest) -> operations.LibraryRequest:
         include_available=bool(body.include_available),
         limit=max(body.limit or 0, 0),
         after_id=body.after_id or "",
+    )
+
+
+def library_document_request(body: schemas.LibraryDocumentRequest) -> operations.LibraryRequest:
+    return operations.LibraryRequest(
+        owner(body.owner_id or "", "owner_id"), document_ids=(bounded_id(body.document_id, "document_id"),)
     )
 
 

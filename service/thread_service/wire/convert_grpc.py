@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from thread_service.errors import InvalidRequest
 from thread_service.node import operations
 from thread_service.wire import limits
-from thread_service.wire.convert import bounded_id, check_partitions, own_owner, owner
+from thread_service.wire.convert import bounded_id, check_partitions, own_owner, owner, partition_url
 from thread_service.wire.v1 import thread_pb2 as pb
 
 _MEDIA_TYPES: dict[str, operations.MediaType] = {"text": "text", "image": "image", "code": "code"}
@@ -122,7 +122,7 @@ def _partitions(given: Sequence[pb.ThreadPartitionInput], field: str) -> tuple[o
     return tuple(
         operations.PartitionIn(
             _vector(item.embedding, f"{field}[{position}].embedding"),
-            _bounded(item.url, limits.URL_CHARS_MAX, f"{field}[{position}].url") or None,
+            partition_url(_bounded(item.url, limits.URL_CHARS_MAX, f"{field}[{position}].url")),
         )
         for position, item in enumerate(given)
     )
@@ -154,6 +154,7 @@ def search_request(message: pb.ThreadSearchRequest) -> operations.SearchRequest 
         query=_bounded(message.query_text, limits.QUERY_CHARS_MAX, "query_text"),
         query_embedding=vector,
         entities=_names(message.entities, "entities"),
+        entities_are_predicates=True,
         scope="global" if message.scope == "global" else "personal",
         group_ids=_ids(message.group_ids, limits.GROUPS_MAX, "group_ids"),
         aggregate=message.aggregate,

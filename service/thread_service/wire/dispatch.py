@@ -64,12 +64,12 @@ class Dispatch:
         return pb.ThreadRemoveResponse(success=True, removed_count=removed)
 
     async def update_group(self, message: pb.ThreadUpdateGroupRequest) -> pb.ThreadUpdateGroupResponse:
-        is_applied = await self._node.update_group(convert_grpc.update_group_request(message))
-        return pb.ThreadUpdateGroupResponse(success=is_applied, group_id=message.group_id)
+        updated = await self._node.update_group(convert_grpc.update_group_request(message))
+        return pb.ThreadUpdateGroupResponse(success=updated.applied, group_id=message.group_id)
 
     async def update_document(self, message: pb.ThreadUpdateDocumentRequest) -> pb.ThreadUpdateDocumentResponse:
-        is_applied = await self._node.update_document(convert_grpc.update_document_request(message))
-        return pb.ThreadUpdateDocumentResponse(success=is_applied, document_id=message.document_id)
+        updated = await self._node.update_document(convert_grpc.update_document_request(message))
+        return pb.ThreadUpdateDocumentResponse(success=updated.applied, document_id=message.document_id)
 
     async def stats(self, _: pb.ThreadStatsRequest) -> pb.ThreadStatsResponse:
         return convert_grpc.stats_response(await self._node.stats())

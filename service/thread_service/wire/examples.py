@@ -26,6 +26,8 @@ GRAPH: dict[str, Any] = {"thread": {"owner_id": "ada"}, "entity": "Ada Quill", "
 
 LIBRARY: dict[str, Any] = {"owner_id": "ada", "include_available": True}
 
+LIBRARY_DOCUMENT: dict[str, Any] = {"document_id": "harbour-1", "owner_id": "ada"}
+
 DOCUMENTS: dict[str, Any] = {"owner_id": "ada", "document_ids": ["harbour-1"], "include_embeddings": True}
 
 EXPORT: dict[str, Any] = {"owner_id": "ada", "document_id_prefix": "harbour-", "after_id": "harbour-1", "limit": 200}

@@ -160,7 +160,7 @@ def _decoded(request_type: type[Message], data: bytes) -> Message:
 
 async def _refuse(context: grpc.aio.ServicerContext, error: ThreadError) -> None:
     trailers = () if error.retry_after_seconds is None else (("retry-after", str(error.retry_after_seconds)),)
-    await context.abort(grpc.StatusCode[error.grpc_status], printable(str(error)), trailers)
+    await context.abort(grpc.StatusCode[error.grpc_status], printable(error.for_callers), trailers)
 
 
 class ApiKeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]

@@ -9,49 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, Any
 
 from litestar import Litestar, MediaType, Request, Response, Router, get, post, route
 from litestar.config.cors import CORSConfig
-from litestar.di import NamedDependency, Provide
+from litestar.di import Provide
 from litestar.enums import HttpMethod
 from litestar.exceptions import NotFoundException
 from litestar.openapi import OpenAPIConfig
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, Example, SecurityScheme
-from litestar.params import Body, SkipValidation
+from litestar.openapi.spec import Components, SecurityScheme
 
 from thread_service.errors import NotReady
 from thread_service.node import operations
 from thread_service.settings import Settings
-from thread_service.wire import convert, examples, problems, render, schemas
+from thread_service.wire import convert, examples, graph_admin, problems, render, schemas
 from thread_service.wire import metrics as metrics_page
 from thread_service.wire.bodies import JSONBody, decode
+from thread_service.wire.declare import TheAvailability, TheNode, TheSettings, TheStack, body, operation
 from thread_service.wire.guards import OPEN, api_key_guard
 from thread_service.wire.measure import MeasureLatency, count_answer
 from thread_service.wire.mothership.availability import Availability
 from thread_service.wire.node_protocol import Node
 from thread_service.wire.secret import NONCE_HEADER, PUBLIC, Stack, stack_guard
-
-TheNode = NamedDependency[SkipValidation[Node]]
-TheSettings = NamedDependency[SkipValidation[Settings]]
-TheStack = NamedDependency[SkipValidation[Stack | None]]
-TheAvailability = NamedDependency[SkipValidation[Availability]]
-
-
-def _body(example: dict[str, Any]) -> Any:
-    return Body(examples=[Example(summary="A request", value=example)])
-
-
-def _operation(path: str, summary: str) -> Callable[[Any], Any]:
-    refused = ResponseSpec(
-        schemas.Problem, description="What was wrong", media_type=problems.MEDIA_TYPE, generate_examples=False
-    )
-    return post(path, status_code=200, summary=summary, responses={400: refused})
-
 
 # ---------------------------------------------------------------------------------------------------- health
 
@@ -89,9 +70,9 @@ async def metrics(node: TheNode) -> Response[bytes]:
 # ---------------------------------------------------------------------------------------------------- operations
 
 
-@_operation("/v1/batch/embeddings", "File documents")
+@operation("/v1/batch/embeddings", "File documents")
 async def batch(
-    data: Annotated[schemas.BatchRequest, _body(examples.BATCH)], node: TheNode, settings: TheSettings
+    data: Annotated[schemas.BatchRequest, body(examples.BATCH)], node: TheNode, settings: TheSettings
 ) -> schemas.BatchAnswer:
     sent = await asyncio.to_thread(convert.batch, data, node.node_id, settings.chunk_chars)
     filed = await node.file(sent.request)
@@ -99,51 +80,58 @@ async def batch(
     return render.batch_answer(sent, filed, library, node.embedder_health().model)
 
 
-@_operation("/v1/search", "Find passages")
-async def search(data: Annotated[schemas.SearchRequest, _body(examples.SEARCH)], node: TheNode) -> schemas.SearchAnswer:
-    return render.search_answer(await node.search(convert.search_request(data)), node.node_id)
+@operation("/v1/search", "Find passages")
+async def search(data: Annotated[schemas.SearchRequest, body(examples.SEARCH)], node: TheNode) -> schemas.SearchAnswer:
+    request = convert.search_request(data)
+    return render.search_answer(await node.search(request), node.node_id, request.media_type)
 
 
-@_operation("/v1/graph", "Look around in the knowledge graph")
-async def graph(data: Annotated[schemas.GraphRequest, _body(examples.GRAPH)], node: TheNode) -> schemas.GraphAnswer:
+@operation("/v1/graph", "Look around in the knowledge graph")
+async def graph(data: Annotated[schemas.GraphRequest, body(examples.GRAPH)], node: TheNode) -> schemas.GraphAnswer:
     return render.graph_answer(await node.graph(convert.graph_request(data)))
 
 
-@_operation("/v1/library", "List groups and their documents")
+@operation("/v1/library", "List groups and their documents")
 async def library(
-    data: Annotated[schemas.LibraryRequest, _body(examples.LIBRARY)], node: TheNode
+    data: Annotated[schemas.LibraryRequest, body(examples.LIBRARY)], node: TheNode
 ) -> schemas.LibraryAnswer:
     return render.library_answer(await node.library(convert.library_request(data)))
 
 
-@_operation("/v1/documents", "Read documents back")
+@operation("/v1/library/document", "List the groups that hold a document")
+async def library_document(
+    data: Annotated[schemas.LibraryDocumentRequest, body(examples.LIBRARY_DOCUMENT)], node: TheNode
+) -> schemas.LibraryAnswer:
+    return render.library_answer(await node.library(convert.library_document_request(data)))
+
+
+@operation("/v1/documents", "Read documents back")
 async def documents(
-    data: Annotated[schemas.DocumentsRequest, _body(examples.DOCUMENTS)], node: TheNode
+    data: Annotated[schemas.DocumentsRequest, body(examples.DOCUMENTS)], node: TheNode
 ) -> schemas.DocumentsAnswer:
     request = convert.documents_request(data)
     answer = convert.whole(await node.documents(request))
     return render.documents_answer(answer, with_partitions=request.include_embeddings)
 
 
-@_operation("/v1/export", "Read an owner's documents back, page by page")
-async def export(data: Annotated[schemas.ExportRequest, _body(examples.EXPORT)], node: TheNode) -> schemas.ExportAnswer:
+@operation("/v1/export", "Read an owner's documents back, page by page")
+async def export(data: Annotated[schemas.ExportRequest, body(examples.EXPORT)], node: TheNode) -> schemas.ExportAnswer:
     request = convert.export_request(data)
     return render.export_answer(await node.export(request), with_partitions=request.include_embeddings)
 
 
-@_operation("/v1/group/update", "Change a group's access, label or metadata")
+@operation("/v1/group/update", "Change a group's access, label or metadata")
 async def update_group(
-    data: Annotated[schemas.UpdateGroupRequest, _body(examples.UPDATE_GROUP)], node: TheNode
+    data: Annotated[schemas.UpdateGroupRequest, body(examples.UPDATE_GROUP)], node: TheNode
 ) -> schemas.UpdateGroupAnswer:
-    return schemas.UpdateGroupAnswer(await node.update_group(convert.update_group_request(data)), data.group_id)
+    return render.group_updated(await node.update_group(convert.update_group_request(data)), data.group_id)
 
 
-@_operation("/v1/document/update", "Change a document's access or move it to another group")
+@operation("/v1/document/update", "Change a document's access or move it to another group")
 async def update_document(
-    data: Annotated[schemas.UpdateDocumentRequest, _body(examples.UPDATE_DOCUMENT)], node: TheNode
+    data: Annotated[schemas.UpdateDocumentRequest, body(examples.UPDATE_DOCUMENT)], node: TheNode
 ) -> schemas.UpdateDocumentAnswer:
-    success = await node.update_document(convert.update_document_request(data))
-    return schemas.UpdateDocumentAnswer(success, data.document_id)
+    return render.document_updated(await node.update_document(convert.update_document_request(data)), data.document_id)
 
 
 @post("/v1/stats", status_code=200, summary="Count documents, groups and owners of the whole node")
@@ -151,13 +139,13 @@ async def stats(node: TheNode) -> schemas.StatsAnswer:
     return render.stats_answer(await node.stats())
 
 
-@_operation("/v1/remove", "Remove documents")
-async def remove(data: Annotated[schemas.RemoveRequest, _body(examples.REMOVE)], node: TheNode) -> schemas.RemoveAnswer:
+@operation("/v1/remove", "Remove documents")
+async def remove(data: Annotated[schemas.RemoveRequest, body(examples.REMOVE)], node: TheNode) -> schemas.RemoveAnswer:
     return schemas.RemoveAnswer(success=True, removed_count=await node.remove(convert.remove_request(data)))
 
 
-@_operation("/v1/clear", "Remove everything on this node")
-async def clear(data: Annotated[schemas.ClearRequest, _body(examples.CLEAR)], node: TheNode) -> schemas.ClearAnswer:
+@operation("/v1/clear", "Remove everything on this node")
+async def clear(data: Annotated[schemas.ClearRequest, body(examples.CLEAR)], node: TheNode) -> schemas.ClearAnswer:
     convert.confirmed(data)
     cleared = await node.clear()
     return schemas.ClearAnswer(cleared=True, documents=cleared.documents, entities=cleared.entities)
@@ -166,9 +154,9 @@ async def clear(data: Annotated[schemas.ClearRequest, _body(examples.CLEAR)], no
 # ---------------------------------------------------------------------------------------------------- membership
 
 
-@_operation("/v1/availability", "Say whether a mothership may route new documents here")
+@operation("/v1/availability", "Say whether a mothership may route new documents here")
 async def say_availability(
-    data: Annotated[schemas.AvailabilityRequest, _body(examples.AVAILABILITY)], availability: TheAvailability
+    data: Annotated[schemas.AvailabilityRequest, body(examples.AVAILABILITY)], availability: TheAvailability
 ) -> schemas.AvailabilityAnswer:
     await availability.set(data.accepting_storage)
     return schemas.AvailabilityAnswer()
@@ -198,7 +186,9 @@ def create_app(
     return Litestar(
         [
             *(health, livez, readyz, metrics),
-            *(batch, search, graph, library, documents, export, stats, update_group, update_document, remove, clear),
+            *(batch, search, graph, library, library_document, documents, export),
+            *graph_admin.ROUTES,
+            *(stats, update_group, update_document, remove, clear),
             *((say_availability, say_availability_by_get) if availability else ()),
         ],
         dependencies={

@@ -17,6 +17,10 @@ ENTITIES_MAX = 1_000
 RELATIONSHIPS_MAX = 10_000
 """Relationships of one document."""
 
+KINDS_MAX = 100
+ALIASES_MAX = 1_000
+"""Kinds and predicate aliases of a policy."""
+
 GROUPS_MAX = 1_000
 """Groups named by one search."""
 

@@ -59,7 +59,7 @@ def _thread_error(_: Request[Any, Any, Any], error: ThreadError) -> Response[byt
     return problem(
         error.http_status,
         error.title,
-        str(error),
+        error.for_callers,
         slug=error.slug,
         fields=error.fields,
         headers=None if error.retry_after_seconds is None else {"Retry-After": str(error.retry_after_seconds)},

@@ -43,13 +43,16 @@ def batch_answer(
         success=all(document.outcome != "failed" for document in documents),
         user=schemas.User(groups=[_group(group, with_documents=False) for group in library.groups]),
         documents=documents,
+        removed_count=filed.removed if sent.request.remove_ids else UNSET,
     )
 
 
 # ---------------------------------------------------------------------------------------------------- searching
 
 
-def search_answer(answer: operations.SearchAnswer, node_id: str) -> schemas.SearchAnswer:
+def search_answer(
+    answer: operations.SearchAnswer, node_id: str, media_type: operations.MediaType | None
+) -> schemas.SearchAnswer:
     trace = answer.trace
     graph = schemas.SearchGraph(
         entities=_entity_refs(trace.entities),
@@ -62,7 +65,7 @@ def search_answer(answer: operations.SearchAnswer, node_id: str) -> schemas.Sear
     return schemas.SearchAnswer(
         texts=[passage.text for passage in answer.passages],
         references=[_reference(passage, node_id) for passage in answer.passages],
-        graph=UNSET if trace == operations.Trace() else graph,
+        graph=UNSET if trace == operations.Trace() and media_type != "code" else graph,
     )
 
 
@@ -185,6 +188,14 @@ def _contents(
         )
         for document in documents
     ]
+
+
+def group_updated(updated: operations.Updated, group_id: str) -> schemas.UpdateGroupAnswer:
+    return schemas.UpdateGroupAnswer(updated.applied, group_id, _optional(updated.reason))
+
+
+def document_updated(updated: operations.Updated, document_id: str) -> schemas.UpdateDocumentAnswer:
+    return schemas.UpdateDocumentAnswer(updated.applied, document_id, _optional(updated.reason))
 
 
 def stats_answer(stats: operations.Stats) -> schemas.StatsAnswer:

@@ -55,9 +55,9 @@ class Thread(Struct):
     aggregate: bool | None = None
     scope: Literal["personal", "global"] | None = None
     request_id: Name | None = None
-    media_type: MediaType | None = None
+    media_type: Literal["text", "image", "code", ""] | None = None
     top_k: Count | None = None
-    graph_mode: Literal["boost", "off"] | None = None
+    graph_mode: Literal["boost", "narrow", "off"] | None = None
     lexical: bool | None = None
 
 
@@ -78,6 +78,13 @@ class RelationshipIn(Struct):
 class PartitionIn(Struct):
     embedding: Vector | None = None
     url: Url | None = None
+
+
+class BatchUpdate(Struct):
+    """What happens to another of the owner's documents once the inputs are filed, in the same transaction."""
+
+    operation: Literal["remove"]
+    document_id: Id
 
 
 Inputs = Annotated[list[str | Texts], Meta(max_length=limits.INPUTS_MAX)]
@@ -101,6 +108,7 @@ class BatchRequest(Struct):
     entities: list[Entities | None] | None = None
     relationships: list[Relationships | None] | None = None
     partitions: list[Partitions | None] | None = None
+    update: BatchUpdate | None = None
 
 
 class Usage(Struct):
@@ -145,7 +153,10 @@ class User(Struct):
 
 
 class BatchAnswer(Struct, kw_only=True):
-    """`success`: every input was filed or is already there. `documents` runs parallel to `inputs`."""
+    """`success`: every input was filed or is already there. `documents` runs parallel to `inputs`.
+
+    `removed_count`: of what `update` asked for.
+    """
 
     object: Literal["list"] = "list"
     model: str
@@ -153,6 +164,7 @@ class BatchAnswer(Struct, kw_only=True):
     success: bool
     user: User
     documents: list[FiledDocument]
+    removed_count: int | UnsetType = UNSET
 
 
 class RemoveRequest(Struct):
@@ -233,7 +245,8 @@ class SearchGraph(Struct):
 
 
 class SearchAnswer(Struct, kw_only=True):
-    """`references` runs parallel to `texts`. `graph` is absent when the graph took no part."""
+    """`references` runs parallel to `texts`. `graph` is absent when the graph took no part, except from a search
+    of code."""
 
     object: Literal["list"] = "list"
     texts: list[str]
@@ -303,6 +316,13 @@ class LibraryRequest(Struct):
     include_available: bool | None = None
     after_id: Id | None = None
     limit: Count | None = None
+
+
+class LibraryDocumentRequest(Struct):
+    """The groups that hold a document: available ones, and with `owner_id` that owner's own."""
+
+    document_id: Id
+    owner_id: Id | None = None
 
 
 class LibraryAnswer(Struct):
@@ -390,10 +410,11 @@ class UpdateGroupRequest(Struct):
 
 
 class UpdateGroupAnswer(Struct):
-    """`success`: something was applied. False for a group that is not the owner's."""
+    """`success`: something was applied. `reason`: what was asked for and not done, and why."""
 
     success: bool
     group_id: str
+    reason: str | UnsetType = UNSET
 
 
 class UpdateDocumentRequest(Struct):
@@ -406,10 +427,11 @@ class UpdateDocumentRequest(Struct):
 
 
 class UpdateDocumentAnswer(Struct):
-    """`success`: something was applied. False for a document that is not the owner's."""
+    """`success`: something was applied. `reason`: what was asked for and not done, and why."""
 
     success: bool
     document_id: str
+    reason: str | UnsetType = UNSET
 
 
 # ---------------------------------------------------------------------------------------------------- health

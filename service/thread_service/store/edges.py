@@ -1,0 +1,197 @@
+"""Edges and their predicates: who may see them, when their words are embedded, when they go. Runs inside the caller's
+transaction.
+
+An edge lives while a document asserts it and a predicate while an edge bears it; both take their vectors along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Literal, NamedTuple, cast, get_args
+
+import apsw
+
+from thread_service.store import audience, pending, sql
+from thread_service.store.changes import Changes
+from thread_service.text import ids
+
+EdgeSource = Literal["given", "extracted", "derived"]
+SOURCES: tuple[EdgeSource, ...] = get_args(EdgeSource)
+
+
+class End(NamedTuple):
+    """An entity as the end of an edge, by the name that is embedded with the edge."""
+
+    entity_key: int
+    entity_id: str
+    kind: str
+    name: str
+
+
+def text(subject: End, predicate: str, object_: End) -> str:
+    """What is embedded for an edge: `<kind>: <subject> <predicate> <kind>: <object>`."""
+    return f"{subject.kind}: {subject.name} {predicate} {object_.kind}: {object_.name}"
+
+
+def ensure(connection: apsw.Connection, subject: End, predicate: str, object_: End) -> int:
+    """The edge's key. A new edge is nobody's yet: assert it in the same transaction and `refresh` it."""
+    relationship_id = ids.relationship_id(subject.entity_id, predicate, object_.entity_id)
+    found = sql.value(
+        connection, "SELECT relationship_key FROM relationships WHERE relationship_id = ?", (relationship_id,)
+    )
+    if found is not None:
+        return cast(int, found)
+    connection.execute(
+        "INSERT INTO relationships (relationship_id, subject_key, predicate_key, object_key) VALUES (?, ?, ?, ?)",
+        (relationship_id, subject.entity_key, _ensure_predicate(connection, predicate), object_.entity_key),
+    )
+    relationship_key = connection.last_insert_rowid()
+    pending.embed_later(connection, "relationship", relationship_key, text(subject, predicate, object_))
+    return relationship_key
+
+
+def _ensure_predicate(connection: apsw.Connection, predicate: str) -> int:
+    predicate_id = ids.predicate_id(predicate)
+    found = sql.value(connection, "SELECT predicate_key FROM predicates WHERE predicate_id = ?", (predicate_id,))
+    if found is not None:
+        return cast(int, found)
+    connection.execute("INSERT INTO predicates (predicate_id, predicate) VALUES (?, ?)", (predicate_id, predicate))
+    predicate_key = connection.last_insert_rowid()
+    pending.embed_later(connection, "predicate", predicate_key, f"Relationship predicate: {predicate}")
+    return predicate_key
+
+
+def add(connection: apsw.Connection, document_key: int, weights: Mapping[int, int], source: EdgeSource) -> None:
+    """Assert edges: key → weight, added to what the document asserts of this source already.
+
+    Between `leave` and `enter`, or before the document has entered at all.
+    """
+    connection.executemany(
+        "INSERT INTO relationship_assertions VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (document_key, relationship_key, source) DO UPDATE SET weight = weight + excluded.weight",
+        [(document_key, relationship_key, source, weight) for relationship_key, weight in weights.items()],
+    )
+
+
+def of_document(connection: apsw.Connection, document_key: int) -> list[int]:
+    statement = "SELECT DISTINCT relationship_key FROM relationship_assertions WHERE document_key = ?"
+    return [*sql.column(connection, statement, (document_key,))]
+
+
+def drop(connection: apsw.Connection, document_key: int, source: EdgeSource, changes: Changes) -> None:
+    """Assert none of this source any more. After `leave`."""
+    dropped = sql.column(
+        connection,
+        "SELECT relationship_key FROM relationship_assertions WHERE document_key = ? AND source = ?",
+        (document_key, source),
+    )
+    connection.execute(
+        "DELETE FROM relationship_assertions WHERE document_key = ? AND source = ?", (document_key, source)
+    )
+    refresh(connection, dropped, changes)
+
+
+# ---------------------------------------------------------------------------------------------------- readers
+
+
+def enter(connection: apsw.Connection, document_key: int, changes: Changes) -> None:
+    """Let the document's readers see its edges and their predicates."""
+    _count_document(connection, document_key, +1)
+    refresh(connection, of_document(connection, document_key), changes)
+
+
+def leave(connection: apsw.Connection, document_key: int) -> None:
+    """The first half of a change of readers or edges: undo what `enter` counted."""
+    _count_document(connection, document_key, -1)
+
+
+def _count_document(connection: apsw.Connection, document_key: int, sign: int) -> None:
+    owner_key, access = sql.row(
+        connection, "SELECT owner_key, access FROM documents WHERE document_key = ?", (document_key,)
+    )
+    for predicate_key, edges in sql.rows(
+        connection,
+        "SELECT predicate_key, count(DISTINCT relationship_key) FROM relationship_assertions"
+        " JOIN relationships USING (relationship_key) WHERE document_key = ? GROUP BY predicate_key",
+        (document_key,),
+    ):
+        _count(connection, predicate_key, owner_key, access, sign * edges)
+
+
+def count_edge(connection: apsw.Connection, relationship_key: int, owner_key: int, sign: int) -> None:
+    """`enter` (+1) or `leave` (-1) for one edge and all of an owner's documents that assert it."""
+    for predicate_key, access, documents in sql.rows(
+        connection,
+        "SELECT predicate_key, access, count(DISTINCT document_key) FROM relationship_assertions"
+        " JOIN relationships USING (relationship_key) JOIN documents USING (document_key)"
+        " WHERE relationship_key = ? AND owner_key = ? GROUP BY access",
+        (relationship_key, owner_key),
+    ):
+        _count(connection, predicate_key, owner_key, access, sign * documents)
+
+
+def _count(connection: apsw.Connection, predicate_key: int, owner_key: int, access: str, pairs: int) -> None:
+    connection.executemany(
+        "INSERT INTO predicate_readers VALUES (?, ?, ?)"
+        " ON CONFLICT (predicate_key, reader) DO UPDATE SET edges = edges + excluded.edges",
+        [(predicate_key, token, pairs) for token in audience.of_document(owner_key, access, ())],
+    )
+
+
+def refresh(connection: apsw.Connection, relationship_keys: Collection[int], changes: Changes) -> None:
+    """Readers of edges and of their predicates, from who asserts them; each goes when nobody does."""
+    if not relationship_keys:
+        return
+    predicates: set[int] = set()
+    changed: list[tuple[str, int]] = []
+    for key, predicate_key, stored, owners in sql.rows(
+        connection,
+        "SELECT relationship_key, predicate_key, readers, (SELECT json_group_array(DISTINCT owner_key || ' ' || access)"
+        "  FROM relationship_assertions asserted JOIN documents USING (document_key)"
+        "  WHERE asserted.relationship_key = relationships.relationship_key)"
+        " FROM relationships WHERE relationship_key IN (SELECT value FROM json_each(?))",
+        (sql.array(relationship_keys),),
+    ):
+        predicates.add(predicate_key)
+        joined = audience.join(_readers(sql.strings(owners)))
+        changes.relationships[key] = joined or None
+        if not joined:
+            pending.forget_vector(connection, "relationship", key)
+            connection.execute("DELETE FROM relationships WHERE relationship_key = ?", (key,))
+        elif joined != stored:
+            changed.append((joined, key))
+    connection.executemany("UPDATE relationships SET readers = ? WHERE relationship_key = ?", changed)
+    _refresh_predicates(connection, predicates, changes)
+
+
+def _readers(owners: Iterable[str]) -> set[str]:
+    """`owners`: key and access of each."""
+    return {
+        token
+        for owner_key, access in (owner.split(" ") for owner in owners)
+        for token in audience.of_document(int(owner_key), access, ())
+    }
+
+
+def _refresh_predicates(connection: apsw.Connection, predicate_keys: Collection[int], changes: Changes) -> None:
+    among = "predicate_key IN (SELECT value FROM json_each(?))"
+    keys = (sql.array(predicate_keys),)
+    connection.execute(f"DELETE FROM predicate_readers WHERE {among} AND edges <= 0", keys)
+    changed: list[tuple[str, int]] = []
+    for key, stored, readers, is_borne in sql.rows(
+        connection,
+        "SELECT predicate_key, readers, (SELECT json_group_array(reader) FROM predicate_readers counted"
+        "  WHERE counted.predicate_key = predicates.predicate_key),"
+        " EXISTS (SELECT 1 FROM relationships WHERE relationships.predicate_key = predicates.predicate_key)"
+        f" FROM predicates WHERE {among}",
+        keys,
+    ):
+        joined = audience.join(sql.strings(readers))
+        changes.predicates[key] = joined if is_borne else None
+        if not is_borne:
+            pending.forget_vector(connection, "predicate", key)
+            connection.execute("DELETE FROM predicate_readers WHERE predicate_key = ?", (key,))
+            connection.execute("DELETE FROM predicates WHERE predicate_key = ?", (key,))
+        elif joined != stored:
+            changed.append((joined, key))
+    connection.executemany("UPDATE predicates SET readers = ? WHERE predicate_key = ?", changed)

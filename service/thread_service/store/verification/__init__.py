@@ -1,0 +1,9 @@
+"""Whether what is on the disk is whole and of one piece: every table, every row of a segment, every derived thing.
+
+`verify` is the whole; each module holds the checks of one subject. Nothing is changed and nothing is repaired.
+"""
+
+from thread_service.store.verification.look import Place, Progress
+from thread_service.store.verification.run import at_rest, verify
+
+__all__ = ["Place", "Progress", "at_rest", "verify"]
