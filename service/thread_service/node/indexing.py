@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -26,6 +27,7 @@ from thread_service.node.waiting import Waiting
 from thread_service.node.work import Work
 from thread_service.store import links, pending, stamp
 from thread_service.store.changes import Changes
+from thread_service.store.loading import give_memory_back
 from thread_service.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 AHEAD = 2
 """Batches that are started: the next one is embedded while the first is committed."""
 LINKS_A_ROUND = 64
+HOLES_SECONDS = 30.0
+"""How long the C library may keep what batches leave free in its heap: some 50 MB every thousand documents."""
 RETRY_SECONDS = 0.5
 """How soon a round that could not go on (model not ready, disk full) is tried again."""
 
@@ -49,6 +53,7 @@ class Indexer:
         self._is_closing = False
         self._is_nudged = True
         self._last_complaint = ""
+        self._holes_until = time.monotonic() + HOLES_SECONDS
         self._documents = DocumentBatches(store, embedding, extracting)
         self._edges = EdgeBatches(store, embedding)
         self._started: deque[DocumentBatch | EdgeBatch] = deque()
@@ -136,6 +141,9 @@ class Indexer:
         more = self._finish_one()
         more |= self._link_documents()
         self._waiting.answer(self._store)
+        if more and time.monotonic() > self._holes_until:
+            give_memory_back()
+            self._holes_until = time.monotonic() + HOLES_SECONDS
         return more or (not has_model and self._is_model_needed())
 
     def _start(self, *, has_model: bool) -> None:
