@@ -126,6 +126,22 @@ def test_queries_overtake_documents_between_batches(model: ScriptedEmbedder, emb
     ]
 
 
+def test_long_documents_take_turns_with_the_others_and_a_query_goes_before_both(
+    model: ScriptedEmbedder, embedding: EmbeddingQueue
+) -> None:
+    with model.held(embedding):
+        long = embedding.submit([f"long {number}" for number in range(8)], "document", is_long=True)
+        others = embedding.submit([f"other {number}" for number in range(8)], "document")
+        query = embedding.submit(["query"], "query")
+    for job in (query, long, others):
+        vectors(job)
+    lanes = [call[0].split()[0] for call, _ in model.calls]
+    assert lanes in (
+        ["first", "query", "long", "other", "long", "other"],
+        ["first", "query", "other", "long", "other", "long"],
+    )
+
+
 def test_jobs_that_gather_share_a_batch_and_equal_texts_are_embedded_once(
     model: ScriptedEmbedder, embedding: EmbeddingQueue
 ) -> None:

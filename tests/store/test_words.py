@@ -121,6 +121,21 @@ def test_remembered_lists_give_the_same_scores_and_are_forgotten_when_something_
     assert len(remembering("heron")) == 3
 
 
+def test_remembered_lists_of_what_is_gone_or_not_to_be_read_do_no_harm(store: Opened) -> None:
+    for owner, id in (("ann", "a"), ("ann", "b"), ("ben", "c")):
+        store.file(owner, id, f"heron {id}")
+    index = WordIndex()
+
+    def found() -> set[int]:
+        with store.store.read() as connection:
+            # The version stands still between a commit and its publication.
+            return {*index.best(connection, store.store.resident, "heron", ("o1",), None, 9, 1)}
+
+    assert found() == {1, 2}
+    store.remove("ann", "a")
+    assert found() == {2}
+
+
 def test_remembered_lists_stay_below_their_bound(store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "SCORES_MAX", 3)
     for number in range(3):

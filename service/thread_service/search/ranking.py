@@ -37,7 +37,7 @@ def with_words(distances: Floats, cosines: Floats, words: Floats) -> Floats:
 
 
 def with_evidence(distances: Floats, evidence: Floats) -> Floats:
-    """`evidence` [n], 0 to 1."""
+    """`evidence` [n], 0 or more: beyond 1 only where several clues agree."""
     return distances * EVIDENCE_BASE ** (EVIDENCE_EXPONENT * evidence)
 
 
