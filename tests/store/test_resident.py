@@ -103,8 +103,10 @@ def test_documents_are_counted_and_found_by_their_readers(resident: Resident) ->
     assert (resident.document_count, list(resident.documents(["o1", "o2"]))) == (2, [1, 2])
     assert list(resident.documents([])) == []
     assert resident.contents_of_documents([1, 2, 3]).tolist() == [10, 10, -1]
+    assert list(resident.documents_of_content(10)) == [1, 2]
     resident.publish(Changes(documents={1: DocumentState("o1", 11), 3: None}))
     assert (list(resident.documents(["a"])), resident.document_count) == ([], 2)
+    assert list(resident.documents_of_contents(np.array([10, 11]))) == [1, 2]
     resident.publish(Changes(documents={1: None, 2: None}))
     resident.publish(Changes(documents={1: None}))
     assert (list(resident.documents(["o1", "o2"])), resident.document_count) == ([], 0)

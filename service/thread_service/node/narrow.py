@@ -222,8 +222,7 @@ class Narrowing:
         documents = [
             document
             for content in [*dict.fromkeys(contents.tolist())][:SEED_DOCUMENTS]
-            for document in lookup.documents_of_content(view.connection, content)
-            if document in searched
+            for document in view.resident.documents_of_content(content) & searched
         ]
         entities = view.links.entities_of(documents)
         return [key for document in documents for key in listed(entities[document])]

@@ -23,8 +23,8 @@ from typing import Literal
 
 import apsw
 import numpy as np
-from pyroaring import BitMap
 
+from thread_service import observe
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import Caller, ScanQueue
 from thread_service.errors import InvalidRequest, ThreadError
@@ -116,10 +116,12 @@ class Searching:
             prepared = await preparing
         with Caller() as caller:
             answer = await self._work.run(lambda: self._answer(request, vectors, prepared, caller, watch))
+        total = watch.total
+        observe.time_phases("search", total, watch.phases, beside.phases)
         event(
             log,
             "search",
-            total_ms=watch.total,
+            total_ms=total,
             **watch.milliseconds(),
             **beside.milliseconds(),
             mode=self._flow(request),
@@ -306,7 +308,7 @@ def _evidence(
         documents_of,
         view.eligible,
         view.resident.document_count,
-        lambda: BitMap(lookup.documents_of_contents(view.connection, set(rows.contents.tolist()))),
+        lambda: view.resident.documents_of_contents(rows.contents),
     )
     # The trace speaks of what was searched: an entity of documents outside it is none of its business.
     inside = {key for key in matched if documents_of[key].intersect(view.eligible)}
@@ -321,8 +323,7 @@ def _near_documents(view: View, rows: Rows, similarities: ranking.Floats) -> lis
         nearest.setdefault(int(rows.contents[position]), float(similarities[position]))
         if len(nearest) == graph_evidence.NEAREST_DOCUMENTS:
             break
-    documents = {content: lookup.documents_of_content(view.connection, content) for content in nearest}
-    readable = {content: [key for key in keys if key in view.eligible] for content, keys in documents.items()}
+    readable = {content: view.resident.documents_of_content(content) & view.eligible for content in nearest}
     links = view.links.entities_of(key for keys in readable.values() for key in keys)
     return [
         graph_evidence.clue((entity for key in readable[content] for entity in listed(links[key])), similarity)

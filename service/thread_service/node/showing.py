@@ -91,13 +91,14 @@ class Showing:
         keys = [document.document_key for document in documents.values()]
         groups = lookup.shown_groups(self._connection, keys, self._owner_key)
         links = self._links.entities_of(keys)
+        frequencies = self._links.documents_of(link.entity_key for each in links.values() for link in each)
         for row in chunk:
             document, text = documents.get(row.content_key), texts.get(row.partition_key)
             if document is None or text is None or len(shown.passages) == count:
                 continue
             group = groups.get(document.document_key)
             shown.rows.append(row)
-            shown.links.append(self._best(links[document.document_key], text))
+            shown.links.append(self._best(links[document.document_key], text, frequencies))
             shown.passages.append(
                 Passage(
                     partition_id=partition_id(document.document_id, text.ordinal),
@@ -118,7 +119,7 @@ class Showing:
             self._groups[group.group_key] = GroupRef(group.group_id, group.label, group.description, tags)
         return self._groups[group.group_key]
 
-    def _best(self, links: Iterable[Link], text: lookup.PassageText) -> list[Link]:
+    def _best(self, links: Iterable[Link], text: lookup.PassageText, frequencies: Mapping[int, BitMap]) -> list[Link]:
         """Names before keywords, most evident first, then asserted before mentioned, rarer before commoner. Of a
         document in several parts only what this part names, if it names any."""
         candidates = list(links)
@@ -126,7 +127,6 @@ class Showing:
             keys = lookup.name_keys(self._connection, [link.entity_key for link in candidates])
             words = f" {' '.join(tokens(text.text))} "
             candidates = [link for link in candidates if f" {keys.get(link.entity_key, '')} " in words] or candidates
-        frequencies = self._links.documents_of(link.entity_key for link in candidates)
         candidates.sort(
             key=lambda link: (
                 link.standing == Standing.KEYWORD,

@@ -91,15 +91,6 @@ def shown_groups(
     return {document_key: groups[group_key] for document_key, group_key in shown.items()}
 
 
-def documents_of_content(connection: apsw.Connection, content_key: int) -> list[int]:
-    return [*sql.column(connection, "SELECT document_key FROM documents WHERE content_key = ?", (content_key,))]
-
-
-def documents_of_contents(connection: apsw.Connection, content_keys: Iterable[int]) -> list[int]:
-    statement = "SELECT document_key FROM json_each(?) CROSS JOIN documents ON content_key = value"
-    return [*sql.column(connection, statement, (sql.array(content_keys),))]
-
-
 def passages(connection: apsw.Connection, partition_keys: Iterable[int]) -> dict[int, PassageText]:
     statement = (
         "SELECT partition_key, ordinal, text, media_type,"

@@ -23,6 +23,7 @@ from thread_service.store.lengths import Lengths
 from thread_service.store.places import Places, packed
 from thread_service.store.reader_sets import ReaderSets
 from thread_service.store.segments import Segments
+from thread_service.store.sharing import Sharing
 
 Ints = NDArray[np.int64]
 
@@ -137,6 +138,7 @@ class Resident:
         self._document_members = ReaderSets()
         self._document_sets: dict[str, BitMap] = {}
         self._content_of_document = GrowingInts()
+        self._sharing = Sharing()
         self._content_members = ReaderSets()
         self._partitions_of_token: Counter[str] = Counter()
         self.lengths = Lengths()
@@ -170,6 +172,13 @@ class Resident:
 
     def contents_of_documents(self, document_keys: ArrayLike) -> Ints:
         return self._content_of_document.get(document_keys)
+
+    def documents_of_contents(self, content_keys: Ints) -> BitMap:
+        """Every document of the contents, readable or not."""
+        return self._sharing.of(content_keys)
+
+    def documents_of_content(self, content_key: int) -> BitMap:
+        return self._sharing.of_one(content_key)
 
     def contents_of_partitions(self, partition_keys: ArrayLike) -> Ints:
         return self._content_of_partition.get(partition_keys)
@@ -233,11 +242,13 @@ class Resident:
 
     def set_documents(self, readers: str, document_keys: ArrayLike, content_keys: ArrayLike) -> None:
         """Documents with the same readers and the content of each, -1 for one that is gone."""
-        before = self._content_of_document.get(document_keys)
-        self._content_of_document.set(document_keys, content_keys)
-        after = self._content_of_document.get(document_keys)
+        keys = np.atleast_1d(np.asarray(document_keys, dtype=np.int64))
+        before = self._content_of_document.get(keys)
+        self._content_of_document.set(keys, content_keys)
+        after = self._content_of_document.get(keys)
+        self._sharing.move(keys, before, after)
         self.document_count += int(np.count_nonzero(after >= 0)) - int(np.count_nonzero(before >= 0))
-        left, came = self._document_members.change(document_keys, readers)
+        left, came = self._document_members.change(keys, readers)
         for token, members in left.items():
             self._document_sets[token].difference_update(BitMap(members))
         for token, members in came.items():
