@@ -2,20 +2,28 @@
 # make test   install, lint, and run every test that needs no GPU; those of the node once more on compressed tables
 # make lint   style, types, the direction of imports, and every kernel compiled ahead of time
 # make bench  the benchmarks; DATA=<folder with the evaluation sets>
+# make load   callers over HTTP against a node that runs: URL=… [USERS=64] [TIME=1m] [MIX=Mixed] [P99_MS=…] (docs/load.md)
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DATA ?=
+LOAD := .venv-load
+URL ?=
+USERS ?= 64
+TIME ?= 1m
+MIX ?= Mixed
+P99_MS ?=
+P99_OVER_P50 ?=
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench load clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo/demo.py
 
-test: lint
+test: lint $(LOAD)/.installed
 	$(BIN)/python -m pytest
 	THREAD_COMPRESS=always $(BIN)/python -m pytest tests/node
 
@@ -24,6 +32,8 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/shellcheck setup-cuda-ubuntu.sh .ci/run
+	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/python -m thread_kernels.compile --arch 80 86 89 90
 
 bench:
@@ -33,8 +43,15 @@ bench:
 	$(BIN)/python benchmarks/retrieval.py --data $(DATA)/scifact
 	$(BIN)/python benchmarks/search_latency.py --data $(DATA)/musique
 
+load:
+	@test -n "$(URL)" || { echo "make load needs the node's address: make load URL=http://127.0.0.1:8081"; exit 2; }
+	@$(MAKE) --no-print-directory $(LOAD)/.installed
+	@$(LOAD)/bin/locust --locustfile benchmarks/locustfile.py --headless --only-summary --loglevel WARNING \
+		--host "$(URL)" --users $(USERS) --spawn-rate $(USERS) --run-time $(TIME) \
+		$(if $(P99_MS),--p99-ms $(P99_MS)) $(if $(P99_OVER_P50),--p99-over-p50 $(P99_OVER_P50)) $(MIX)
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(LOAD)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -51,4 +68,11 @@ $(VENV)/.installed: pyproject.toml hatch_build.py protos/thread/v1/thread.proto 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing the tools for tests into $(VENV) ..."
 	$(PIP) --editable '.[cpu,dev]'
+	@touch $@
+
+# An environment of its own: locust brings a plugin for pytest and replaces Python's sockets.
+$(LOAD)/.installed: benchmarks/requirements-load.txt $(VENV)/bin/python
+	@echo "Installing locust into $(LOAD) ..."
+	$(VENV)/bin/python -m venv $(LOAD)
+	$(LOAD)/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/requirements-load.txt
 	@touch $@

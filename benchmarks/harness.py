@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from thread_kernels import create_engine
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.models.embedder import Embedder, Role, Stamp, Status
+from thread_service.models.extraction.interface import Extractor
 from thread_service.models.local import local_embedder
 from thread_service.node.node import Node
 from thread_service.node.operations import DocumentIn, FileRequest, MediaType
@@ -129,12 +130,12 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened_node(embedder: Embedder) -> AsyncIterator[Opened]:
+async def opened_node(embedder: Embedder, extractor: Extractor | None = None) -> AsyncIterator[Opened]:
     """A node on an empty temporary directory, its model ready."""
     with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as folder:
         store = Store(DataDirectory.open(Path(folder)), create_engine("cpu"))
         queue = EmbeddingQueue(embedder)
-        node = Node(store, queue)
+        node = Node(store, queue, extractor=extractor)
         node.start()
         try:
             while not queue.is_ready:

@@ -206,6 +206,16 @@ def test_a_device_that_the_packages_do_not_see_is_said(
     assert gpu.torch(settings(device="cuda")).found == "torch 2.11, devices: 1"
 
 
+def test_triton_wants_a_compiler(settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "read_driver", lambda: None)
+    monkeypatch.setattr(gpu, "version", lambda name: "3.6.0")
+    monkeypatch.setattr(gpu, "_has_compiler", lambda: False)
+    is_problem(gpu.triton(settings(device="cuda")), "triton 3.6.0: Triton needs a C compiler", "apt install gcc")
+    assert gpu.triton(settings()).status == "info"
+    monkeypatch.setattr(gpu, "_has_compiler", lambda: True)
+    assert gpu.triton(settings()) == Result("ok", "triton 3.6.0")
+
+
 def test_what_would_find_entities_is_said(settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extraction_choice, "read_driver", lambda: None)
     assert model.entities(settings()).found.startswith("keywords: an instruct model needs a CUDA device")
@@ -225,6 +235,11 @@ def test_a_data_directory_is_found_empty_filled_or_impossible(
     is_problem(storage.directory(settings(data_dir=tmp_path / "file" / "x")), "is not a directory", "--data-dir")
     monkeypatch.setattr(storage.os, "access", lambda path, mode: False)
     is_problem(storage.directory(settings()), "cannot be written", "--data-dir")
+
+
+def test_a_read_only_file_system_is_said(settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage.os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
+    is_problem(storage.directory(settings()), "is on a read-only file system", "mount it for writing, or give another")
 
 
 MOUNTS = """\
@@ -274,7 +289,7 @@ def test_a_directory_in_use_names_the_process(settings: Callable[..., Settings],
 
 def test_what_is_there_is_read_without_changing_it(settings: Callable[..., Settings], stored: Path) -> None:
     before = {path: path.read_bytes() for path in stored.rglob("*") if path.is_file()}
-    assert storage.schema(settings()) == Result("ok", "version 2")
+    assert storage.schema(settings()) == Result("ok", "version 3")
     assert model.index(settings()).status == "info"
     assert storage.log(settings()).status == "ok"
     assert storage.fsync(settings()).status == "ok"
@@ -289,7 +304,7 @@ def change(stored: Path, statement: str) -> None:
 
 def test_data_that_this_version_cannot_open_is_said(settings: Callable[..., Settings], stored: Path) -> None:
     change(stored, "PRAGMA user_version = 99")
-    is_problem(storage.schema(settings()), "version 99, and this program knows 2", "upgrade")
+    is_problem(storage.schema(settings()), "version 99, and this program knows 3", "upgrade")
     change(stored, "PRAGMA user_version = 1")
     is_problem(storage.schema(settings()), "before the first release", "another --data-dir")
     (stored / "FORMAT").unlink()

@@ -78,6 +78,7 @@ def test_blank_is_not_given_but_hides_the_env_file() -> None:
         ("min_free_gb", "0.5", 0.5),
         ("vllm_gpu_share", ".9", 0.9),
         ("vllm_gpu_share", "1", 1.0),
+        ("gpu_memory", "0.25", 0.25),
         ("graph_url", "http://[::1]:8000/v1", "http://[::1]:8000/v1"),
     ],
 )
@@ -111,6 +112,7 @@ def test_values_are_read(name: str, text: str, value: Any) -> None:
         ("data_dir", "/a\0b", "NUL"),
         ("vllm_gpu_share", "0", "over 0 up to 1"),
         ("vllm_gpu_share", "1.5", "over 0 up to 1"),
+        ("gpu_memory", "0", "over 0 up to 1"),
         ("graph_url", "there", "http://127.0.0.1"),
     ],
 )

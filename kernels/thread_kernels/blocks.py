@@ -62,7 +62,7 @@ class View:
         for start in range(0, len(rows), _GATHERED_ROWS):
             part = rows[start : start + _GATHERED_ROWS]
             vectors = self.vectors(part)
-            squares = np.einsum("ij,ij->i", vectors, vectors)
+            squares = np.vecdot(vectors, vectors)
             yield Piece(part, vectors, squares, floors_of(squares, self._width))
 
     def vectors(self, rows: Int64) -> Float32:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from thread_kernels.coding import centroid_bits
 from thread_kernels.interface import Float32
 from thread_kernels.loaded_faiss import faiss, use_threads
 
 BITS = 4
-ROWS_A_CENTROID = 39
-"""The specification's rule: the largest power of two of centroids that leaves each this many rows."""
 _MOST_SUBSPACES = 128
 _ROWS_A_LIST = 512
 _LISTS_FROM = 64
@@ -89,11 +88,6 @@ def principal(sample: Float32, *, rows: int, bits: int) -> Codebook:
     return _trained(rotation, sample, dimensions=2 * subspaces, subspaces=subspaces, rows=rows, bits=bits)
 
 
-def centroid_bits(rows: int, bits: int) -> int:
-    """log₂ of the centroids of a sub-space by the specification's rule for `rows` rows, at most `bits` and 4."""
-    return max(0, min(bits, BITS, (rows // ROWS_A_CENTROID).bit_length() - 1))
-
-
 def _subspaces(width: int) -> int:
     return max(1, min(_MOST_SUBSPACES, width // 4))
 
@@ -112,7 +106,7 @@ def _trained(
     index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1  # FAISS prints what it thinks too few
     codebook = Codebook(rotation, index, sample.shape[1])
     vectors = codebook.rotate(sample)
-    used = centroid_bits(rows, bits)
+    used = centroid_bits(rows, min(bits, BITS))
     use_threads(index.nlist > 1)  # a sub-space is little to do
     if used == BITS:
         index.train(vectors)

@@ -27,8 +27,8 @@ from thread_kernels import scan_lut
 SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
 """What one block may have, by compute capability (CUDA C++ Programming Guide, technical specifications)."""
 
-_COMPONENTS = 16
-"""Of a sub-space: 1,024 dimensions in 64."""
+_WIDTH, _COMPONENTS = 1_024, 16
+"""Of a vector, and of each of its 64 sub-spaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +76,27 @@ def compile_cuda(source: Path, definitions: Mapping[str, int], shared: int, arch
 
 
 def compile_triton(
-    kernel: Any, signature: Mapping[str, str], constants: Mapping[str, int], architecture: int
+    kernel: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, int],
+    architecture: int,
+    options: Mapping[str, int] | None = None,
 ) -> Resources:
-    """A Triton `kernel` for pointers and numbers of the types in `signature`."""
+    """A Triton `kernel` for pointers and numbers of the types in `signature`, with `options` such as `num_warps`.
+
+    Pointers are multiples of 16 bytes, as those of every allocation on a card are.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    source = ASTSource(kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, dict(constants))
-    compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
+    aligned = {
+        (kernel.arg_names.index(name),): [["tt.divisibility", 16]]
+        for name, type in signature.items()
+        if type.startswith("*")
+    }
+    source = ASTSource(kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, dict(constants), aligned)
+    compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=dict(options or {}))
     # Triton keeps its own assembler's report to itself, so its output is assembled once more.
     ptxas = triton.knobs.nvidia.ptxas.path
     target = re.search(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)
@@ -102,18 +114,62 @@ def _scan_lut(architecture: int) -> Resources:
     return compile_cuda(scan_lut.SOURCE, definitions, scan_lut.TABLE_BYTES, architecture)
 
 
+def _compiled(
+    kernel: Any,
+    pointers: Mapping[str, str],
+    constants: Mapping[str, int],
+    architecture: int,
+    options: Mapping[str, int] | None = None,
+) -> Resources:
+    """`kernel` for `pointers` of these types and `constants`; its other arguments are numbers."""
+    types = {name: pointers.get(name, "i32") for name in kernel.arg_names if name not in constants}
+    return compile_triton(kernel, types, constants, architecture, options)
+
+
 def _lookup(architecture: int, out: str) -> Resources:
     from thread_kernels import lookup
 
     pointers = dict.fromkeys(("queries", "centred", "offsets", "scales"), "*fp32") | {"out": out}
-    constants = {**lookup.TILE, "WIDTH": _COMPONENTS}
-    numbers = [name for name in lookup.lookup_kernel.arg_names if name not in pointers and name not in constants]
-    return compile_triton(lookup.lookup_kernel, pointers | dict.fromkeys(numbers, "i32"), constants, architecture)
+    return _compiled(lookup.lookup_kernel, pointers, {**lookup.TILE, "WIDTH": _COMPONENTS}, architecture)
+
+
+def _encode(architecture: int) -> Resources:
+    from thread_kernels import encode
+
+    types = {"vectors": "*fp32", "means": "*fp32", "centred": "*fp32", "halves": "*fp32", "codes": "*u8"}
+    return _compiled(encode.encode_kernel, types, {**encode.TILE, "WIDTH": _COMPONENTS, "CODES": 256}, architecture)
+
+
+def _scan_exact(architecture: int, dtype: str, queries: int) -> Resources:
+    import torch
+
+    from thread_kernels import scan_exact
+
+    kind, name = (torch.int8, "*i8") if dtype == "int8" else (torch.float16, "*fp16")
+    types = {"asked": name, "stored": name, "factors": "*fp32", "scales": "*fp32", "squares": "*fp32"}
+    types |= {"bitmaps": "*u32", "filter_of": "*i32", "bounds": "*u64", "keys": "*u64", "counts": "*u32"}
+    constants = scan_exact.constants(queries, _WIDTH, kind)
+    return _compiled(scan_exact.scan_exact_kernel, types, constants, architecture, scan_exact.OPTIONS)
+
+
+def _block_scores(architecture: int, dtype: str) -> Resources:
+    from thread_kernels import rescore
+
+    types = {"queries": "*fp32", "directions": "*fp32", "vectors": dtype, "rows": "*i64"}
+    types |= {"distances": "*fp32", "cosines": "*fp32"}
+    return _compiled(rescore.block_scores_kernel, types, rescore.constants(_WIDTH), architecture)
 
 
 KERNELS: dict[str, Callable[[int], Resources]] = {
+    "block_scores_fp16": lambda architecture: _block_scores(architecture, "*fp16"),
+    "block_scores_fp32": lambda architecture: _block_scores(architecture, "*fp32"),
+    "encode": _encode,
     "lookup_fp16": lambda architecture: _lookup(architecture, "*fp16"),
     "lookup_fp32": lambda architecture: _lookup(architecture, "*fp32"),
+    "scan_exact_fp16": lambda architecture: _scan_exact(architecture, "float16", queries=256),
+    "scan_exact_fp16_few": lambda architecture: _scan_exact(architecture, "float16", queries=1),
+    "scan_exact_int8": lambda architecture: _scan_exact(architecture, "int8", queries=256),
+    "scan_exact_int8_few": lambda architecture: _scan_exact(architecture, "int8", queries=1),
     "scan_lut": _scan_lut,
 }
 

@@ -16,9 +16,7 @@ from threading import Condition, Thread
 import numpy as np
 
 from thread_kernels.blocks import Blocks
-from thread_kernels.codebook import ROWS_A_CENTROID, Codebook, list_count, plain, principal
-from thread_kernels.codes import Codes
-from thread_kernels.costs import fastest
+from thread_kernels.coding import AnyCodebook, AnyCodes, Coder
 from thread_kernels.exact import Piece, closest, floors_of, nearest
 from thread_kernels.interface import Float32, Int64
 from thread_kernels.membership import Membership, Passing
@@ -32,7 +30,6 @@ _UNCODED_ROWS = 64
 """Rows without codes that may wait: they are scanned exactly, and cost memory."""
 _FRESH_ROWS, _FRESH_FRACTION = 4_096, 64
 """Rows beside the base: few beside the base to search, many beside the cost of copying the base."""
-_TRAINING_ROWS = 16_384
 _HELD_OUT_ROWS = 128
 _PICKED_ROWS = 2_000
 _SEED = 0
@@ -56,7 +53,7 @@ class CompressPolicy:
 class Compressed:
     """One version of codebook, codes and reach."""
 
-    codes: Codes
+    codes: AnyCodes
     whole: Reach
     """For searches of all live rows."""
     even: Reach
@@ -97,13 +94,14 @@ class Compressed:
 
 
 class Compression:
-    """The codes of the table that `blocks` and `members` make as the policy says."""
+    """The codes of the table that `blocks` and `members` make as the policy says, made by `coder`."""
 
-    def __init__(self, blocks: Blocks, members: Membership, policy: CompressPolicy) -> None:
+    def __init__(self, blocks: Blocks, members: Membership, policy: CompressPolicy, coder: Coder) -> None:
         self.current: Compressed | None = None
         self._blocks = blocks
         self._members = members
         self._policy = policy
+        self._coder = coder
         self._condition = Condition()
         self._thread: Thread | None = None
         self._closed = False
@@ -145,6 +143,11 @@ class Compression:
     def adopt(self, compressed: Compressed) -> None:
         """Begin with codes that were saved."""
         self.current = compressed
+
+    def abandon(self) -> None:
+        """Do without codes from now on. Idempotent."""
+        self._policy = replace(self._policy, above=None)
+        self.current = None
 
     def close(self) -> None:
         """End the thread. Idempotent. What codes there are stay in use."""
@@ -191,7 +194,7 @@ class Compression:
         return None
 
     def _has_outgrown(self, current: Compressed, live: int) -> bool:
-        is_unlisted = current.codes.codebook.lists == 1 < list_count(live)
+        is_unlisted = current.codes.codebook.lists == 1 < self._coder.list_count(live)
         return is_unlisted or live >= RETRAINING_GROWTH * current.trained_rows
 
     def _squeeze(self) -> None:
@@ -210,9 +213,11 @@ class Compression:
         started = time.monotonic()
         live = self._members.passing(None).rows()
         held_out, sample = self._sampled(live)
-        codebook = _preferred(sample, held_out[1], rows=len(live), bits=self._policy.bits)
+        codebook = _preferred(self._coder, sample, held_out[1], rows=len(live), bits=self._policy.bits)
         stop = self._members.row_count
-        codes = Codes.empty(codebook).merged(self._live_pieces(0, stop), stop)
+        codes = self._coder.empty(codebook, is_trial=False).merged(self._live_pieces(0, stop), stop)
+        if codes.coded_rows >= _RECALIBRATING_GROWTH * len(live):  # what came meanwhile may be of another kind
+            held_out, _ = self._sampled(self._members.passing(None).rows())
         reaches, costs = self._calibrated(codes, *held_out), self._costs(codes, *held_out)
         seconds = time.monotonic() - started
         self._swap(Compressed(codes, *reaches, len(live), codes.coded_rows, seconds, *costs))
@@ -250,8 +255,8 @@ class Compression:
 
     def _sampled(self, live: Int64) -> tuple[tuple[Int64, Float32], Float32]:
         """Rows and vectors to ask with, and vectors to train on; a table of one row has no others to train on."""
-        training = max(_TRAINING_ROWS, ROWS_A_CENTROID * list_count(len(live)))
-        chosen = np.random.default_rng(_SEED).permutation(live)[: _HELD_OUT_ROWS + training]
+        count = _HELD_OUT_ROWS + self._coder.training_rows(len(live))
+        chosen = np.random.default_rng(_SEED).permutation(live)[:count]
         asked = min(_HELD_OUT_ROWS, max(1, len(chosen) // 8))
         held_out, sample = (self._known(np.sort(part)) for part in (chosen[:asked], chosen[asked:]))
         return held_out, sample[1] if len(sample[1]) else held_out[1]
@@ -265,7 +270,7 @@ class Compression:
     def _live_pieces(self, start: int, stop: int) -> Iterator[Piece]:
         return self._unless_closed(self._blocks.view.scan(start, stop, self._members.passing(None).mask()))
 
-    def _calibrated(self, codes: Codes, rows: Int64, queries: Float32) -> tuple[Reach, Reach, Reach]:
+    def _calibrated(self, codes: AnyCodes, rows: Int64, queries: Float32) -> tuple[Reach, Reach, Reach]:
         """The reach without a filter, with one that has nothing to do with the vectors, and with one that has.
 
         The second is measured with a random hundredth of the rows, the third with a quarter of them, those at one end
@@ -291,13 +296,15 @@ class Compression:
             return whole, even, even
         return whole, even, even.or_farther(self._reach(codes, queries[far], rows[far], near_end))
 
-    def _costs(self, codes: Codes, rows: Int64, queries: Float32) -> tuple[float, float]:
+    def _costs(self, codes: AnyCodes, rows: Int64, queries: Float32) -> tuple[float, float]:
         everything, query = self._members.passing(None), queries[:1]
-        scan = fastest(lambda: codes.nearest(query, CALIBRATED_COUNTS[0], everything, 1.0))
-        gather = fastest(lambda: closest(query[0], rows, self._blocks.view.vectors(rows), CALIBRATED_COUNTS[0]))
+        scan = self._coder.seconds(lambda: codes.nearest(query, CALIBRATED_COUNTS[0], everything, 1.0))
+        gather = self._coder.seconds(
+            lambda: closest(query[0], rows, self._blocks.view.vectors(rows), CALIBRATED_COUNTS[0])
+        )
         return scan / max(1, codes.coded_rows), gather / max(1, len(rows))
 
-    def _reach(self, codes: Codes, queries: Float32, rows: Int64, passing: Passing) -> Reach:
+    def _reach(self, codes: AnyCodes, queries: Float32, rows: Int64, passing: Passing) -> Reach:
         pieces = self._unless_closed(self._blocks.view.gather(passing.rows()))
         return _measured_reach(codes, queries, rows, pieces, self._blocks.view.vectors, passing)
 
@@ -312,27 +319,25 @@ class _ClosedError(Exception):
     """The table was closed in the middle of the work."""
 
 
-def _preferred(sample: Float32, held_out: Float32, *, rows: int, bits: int) -> Codebook:
+def _preferred(coder: Coder, sample: Float32, held_out: Float32, *, rows: int, bits: int) -> AnyCodebook:
     """The codebook that finds the nearest rows of the sample with the least depth."""
     squares = np.einsum("ij,ij->i", sample, sample)
     whole = Piece(np.arange(len(sample)), sample, squares, floors_of(squares, sample.shape[1]))
     everything = Passing(len(sample), len(sample), None)
     strangers = np.full(len(held_out), -1)
 
-    def depth(codebook: Codebook) -> float:
-        codes = Codes.empty(codebook).merged([whole], len(sample))
+    def depth(codebook: AnyCodebook) -> float:
+        codes = coder.empty(codebook, is_trial=True).merged([whole], len(sample))
         reach = _measured_reach(codes, held_out, strangers, [whole], sample.__getitem__, everything)
         look = reach.of(CALIBRATED_COUNTS[0], len(sample))
         return np.inf if look is None else look.depth
 
-    first = plain(sample, rows=rows, bits=bits)
-    if min(sample.shape) < 2 * first.index.pq.M:
-        return first
-    return min((first, principal(sample, rows=rows, bits=bits)), key=depth)
+    codebooks = list(coder.codebooks(sample, rows=rows, bits=bits))
+    return codebooks[0] if len(codebooks) == 1 else min(codebooks, key=depth)
 
 
 def _measured_reach(
-    codes: Codes,
+    codes: AnyCodes,
     queries: Float32,
     rows: Int64,
     pieces: Iterable[Piece],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Literal, get_args
 
@@ -11,13 +12,17 @@ Device = Literal["auto", "cpu", "cuda"]
 
 MOST_BITS = 16
 """Of a code in one sub-space."""
+_PACKAGES = {"cupy": "CuPy", "torch": "torch", "triton": "Triton"}
 
 
-def create_engine(device: Device = "auto", *, compress: Compress = "auto", pq_bits: int = 8) -> Engine:
+def create_engine(
+    device: Device = "auto", *, compress: Compress = "auto", pq_bits: int = 8, gpu_share: float = 1.0
+) -> Engine:
     """The engine for `device`; "auto" takes the best that runs here.
 
-    `pq_bits`: at most 2^bits centroids a sub-space. EngineUnavailable when it cannot run here; ValueError for another
-    name or number of bits.
+    `pq_bits`: at most 2^bits centroids a sub-space; the CUDA engine uses at most 8 bits, the CPU engine 4. `gpu_share`:
+    the part of a GPU's memory that tables may take. EngineUnavailable when it cannot run here; ValueError for another
+    name, number of bits or share.
     """
     if device not in get_args(Device):
         raise ValueError(f"device is one of {', '.join(get_args(Device))}, not {device!r}")
@@ -25,10 +30,13 @@ def create_engine(device: Device = "auto", *, compress: Compress = "auto", pq_bi
         raise ValueError(f"compress is one of {', '.join(get_args(Compress))}, not {compress!r}")
     if not 1 <= pq_bits <= MOST_BITS:
         raise ValueError(f"pq_bits is 1 to {MOST_BITS}, not {pq_bits}")
+    if not 0 < gpu_share <= 1:
+        raise ValueError(f"gpu_share is over 0 up to 1, not {gpu_share}")
     if device == "cuda":
-        raise EngineUnavailable(
-            "this version has no CUDA engine, so no package or driver would help; the device cpu (or auto) works here"
-        )
+        return _cuda(compress, pq_bits, gpu_share)
+    if device == "auto":
+        with suppress(EngineUnavailable):
+            return _cuda(compress, pq_bits, gpu_share)
     if find_spec("faiss") is None:
         raise EngineUnavailable(
             "the CPU engine needs FAISS, which is not installed; type: pip install 'thread-node[cpu]'"
@@ -36,3 +44,20 @@ def create_engine(device: Device = "auto", *, compress: Compress = "auto", pq_bi
     from thread_kernels.engine_cpu import CpuEngine  # FAISS is an optional dependency and takes a while to load
 
     return CpuEngine(compress, pq_bits)
+
+
+def _cuda(compress: Compress, pq_bits: int, gpu_share: float) -> Engine:
+    missing = [name for package, name in _PACKAGES.items() if find_spec(package) is None]
+    if missing:
+        raise EngineUnavailable(
+            f"the CUDA engine needs {', '.join(missing)}; type: pip install 'thread-node[cuda13]', or [cuda12] for a "
+            "driver of CUDA 12"
+        )
+    import cupy
+
+    if not cupy.is_available():  # before torch, which takes seconds to load
+        raise EngineUnavailable("CuPy finds no CUDA device; nvidia-smi says whether the driver does")
+    from thread_kernels.device_cuda import CudaDevice
+    from thread_kernels.engine_cuda import CudaEngine
+
+    return CudaEngine(CudaDevice(gpu_share), compress, pq_bits)

@@ -225,6 +225,10 @@ class Engine(Protocol):
     def name(self) -> str:
         """What the engine calls itself in logs and metrics."""
 
+    @property
+    def fault(self) -> str | None:
+        """Why the device no longer answers, and searches are exact on the CPU instead; None while all is well."""
+
     def table(self, width: int, stored: StoredVectors | None = None) -> Table:
         """A new, empty table. ValueError when `width` is not positive.
 

@@ -120,7 +120,8 @@ def _fill(queries: torch.Tensor, centroids: Centroids, out: torch.Tensor) -> Non
     )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+# Numbers that differ from call to call are not compiled in: a search would wait for the compiler.
+@triton.jit(do_not_specialize=["query_count"])  # type: ignore[untyped-decorator]
 def lookup_kernel(
     queries: tl.tensor,
     centred: tl.tensor,

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from thread_kernels.codes import Codes
+from thread_kernels.coding import AnyCodes
 from thread_kernels.interface import Float32, Int64
 from thread_kernels.membership import Passing
 
@@ -72,7 +72,7 @@ def _look(measured: tuple[tuple[int, int, float], ...], k: int) -> Look | None:
     return Look(max(k, int(np.ceil(depth))), min(1.0, float(share)))
 
 
-def calibrate(codes: Codes, queries: Float32, rows: Int64, truth: Sequence[Int64], passing: Passing) -> Reach:
+def calibrate(codes: AnyCodes, queries: Float32, rows: Int64, truth: Sequence[Int64], passing: Passing) -> Reach:
     """The reach at which the mean recall over float32[q, width] `queries` is enough, for each calibrated count.
 
     The queries are int64[q] `rows` of the table. `truth` has the passing rows nearest to each, nearest first and
@@ -102,7 +102,7 @@ def calibrate(codes: Codes, queries: Float32, rows: Int64, truth: Sequence[Int64
     return Reach(tuple(measured), len(passing))
 
 
-def _places(codes: Codes, queries: Float32, truth: Sequence[Int64], passing: Passing) -> list[Float32] | None:
+def _places(codes: AnyCodes, queries: Float32, truth: Sequence[Int64], passing: Passing) -> list[Float32] | None:
     """For each true row the share of the lists with a passing row that is visited up to its own; None with one list."""
     lists = codes.codebook.lists
     if lists == 1:

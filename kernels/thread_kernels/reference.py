@@ -85,14 +85,7 @@ class ReferenceTable:
 
     def rescore(self, query: ArrayLike, rows: ArrayLike) -> Rescored:
         [vector], _ = as_vectors(np.asarray(query)[None], self.width, name="query")
-        gathered = self._vectors[as_rows(rows, self.row_count)].astype(np.float64)
-        vector = vector.astype(np.float64)
-
-        blocks = np.split(gathered - vector, block_count(self.width), axis=1)
-        distances = np.sum([np.linalg.norm(block, axis=1) for block in blocks], axis=0)
-
-        norms = np.linalg.norm(gathered, axis=1) * np.linalg.norm(vector)
-        cosines = np.divide(gathered @ vector, norms, out=np.zeros(len(gathered)), where=norms > 0)
+        distances, cosines = block_scores(vector, self._vectors[as_rows(rows, self.row_count)])
         return Rescored(distances.astype(np.float32), cosines.astype(np.float32))
 
     def save(self) -> SavedCodes | None:
@@ -133,9 +126,34 @@ class ReferenceTable:
 
 class ReferenceEngine:
     name = "reference"
+    fault = None
 
     def table(self, width: int, stored: StoredVectors | None = None) -> ReferenceTable:
         return ReferenceTable(width)
+
+
+def block_scores(query: ArrayLike, vectors: ArrayLike) -> tuple[Float64, Float64]:
+    """float64[n] block distances and float64[n] cosines of float[n, width] `vectors` to float[width] `query`."""
+    vector, rows = np.asarray(query, dtype=np.float64), np.asarray(vectors, dtype=np.float64)
+    blocks = np.split(rows - vector, block_count(len(vector)), axis=1)
+    distances: Float64 = np.sum([np.linalg.norm(block, axis=1) for block in blocks], axis=0)
+    norms = np.linalg.norm(rows, axis=1) * np.linalg.norm(vector)
+    return distances, np.divide(rows @ vector, norms, out=np.zeros(len(rows)), where=norms > 0)
+
+
+def product_scores(queries: ArrayLike, vectors: ArrayLike) -> Float64:
+    """float64[q, n]: 2 q · x − |x|² of each of float[q, width] with each of float[n, width]."""
+    asked, rows = np.asarray(queries, dtype=np.float64), np.asarray(vectors, dtype=np.float64)
+    scores: Float64 = 2 * asked @ rows.T - (rows**2).sum(axis=1)
+    return scores
+
+
+def centroid_distances(vectors: ArrayLike, centroids: ArrayLike) -> Float64:
+    """float64[n, subspaces, k]: |x − c|² of each sub-space of float[n, width] with float[subspaces, k, components]."""
+    points = np.asarray(centroids, dtype=np.float64)
+    parts = np.asarray(vectors, dtype=np.float64).reshape(-1, len(points), 1, points.shape[2])
+    distances: Float64 = ((parts - points) ** 2).sum(axis=3)
+    return distances
 
 
 def lookup_tables(queries: ArrayLike, centroids: ArrayLike) -> Float64:
@@ -144,10 +162,7 @@ def lookup_tables(queries: ArrayLike, centroids: ArrayLike) -> Float64:
     T[q, m, k] = mean over k' of |y − c[m, k']|² − |y − c[m, k]|², y being sub-space m of float[q, width] `queries`
     and c float[subspaces, k, width / subspaces] `centroids`.
     """
-    points = np.asarray(centroids, dtype=np.float64)
-    subspaces, _, components = points.shape
-    parts = np.asarray(queries, dtype=np.float64).reshape(-1, subspaces, 1, components)
-    squared = ((parts - points) ** 2).sum(axis=3)
+    squared = centroid_distances(queries, centroids)
     tables: Float64 = squared.mean(axis=2, keepdims=True) - squared
     return tables
 

@@ -28,10 +28,12 @@ from thread_service.models.choice import choose
 from thread_service.models.extraction import choice as extraction_choice
 from thread_service.node.node import Node
 from thread_service.node.operations import EmbedderHealth
+from thread_service.node.reembedding import another_model
 from thread_service.settings import Settings
 from thread_service.store import stamp
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
+from thread_service.wire.connections import Bounds, Connections
 from thread_service.wire.control import commands, run_control
 from thread_service.wire.control_protocol import socket_path
 from thread_service.wire.grpc_server import ApiKeyInterceptor, GrpcServer, run_grpc
@@ -102,9 +104,10 @@ async def _serve(settings: Settings, secret: Stack | None, screen: Screen) -> No
             following = asyncio.create_task(screen.follow(node.embedder_health))
             fleet = Fleet(settings, secret, node, *ports)
             http = create_app(node, settings, stack=secret, availability=fleet.availability)
+            connections = Connections(Bounds.with_room_for(settings.max_body_mb * 2**20))
             async with asyncio.TaskGroup() as serving:
                 serving.create_task(run_grpc(grpc_server, node, stop))
-                serving.create_task(run_http(http, sockets, stop))
+                serving.create_task(run_http(http, sockets, stop, connections))
                 serving.create_task(fleet.run(stop))
                 serving.create_task(run_control(socket_path(node.directory), commands(node), stop))
                 serving.create_task(_stop_indexing(node, stop))
@@ -124,7 +127,9 @@ async def _stop_indexing(node: Node, stop: asyncio.Event) -> None:
 
 def _open(settings: Settings, on_failure: Callable[[StoreFailed], None]) -> tuple[Node, str, str]:
     """The node, its store open and recovered, the reason for its model, and what finds entities."""
-    engine = create_engine(settings.device, compress=settings.compress, pq_bits=settings.pq_bits)
+    engine = create_engine(
+        settings.device, compress=settings.compress, pq_bits=settings.pq_bits, gpu_share=settings.gpu_memory
+    )
     with contextlib.ExitStack() as on_error:
         directory = DataDirectory.open(settings.data_dir, settings.node_id or None)
         on_error.callback(directory.close)
@@ -144,6 +149,7 @@ def _open(settings: Settings, on_failure: Callable[[StoreFailed], None]) -> tupl
             mention_linking=settings.mention_linking,
             pending_documents_max=settings.queue_documents,
             extractor=extraction.extractor,
+            another_model=lambda wanted, begun: another_model(settings, wanted, begun, os.environ),
         )
         on_error.pop_all()
     return node, choice.why, extraction.about
@@ -159,7 +165,7 @@ def _starting(
         is_guarded=secret is not None or bool(settings.api_key),
         data_dir=settings.data_dir,
         node_id=node.node_id,
-        device="cpu" if settings.device == "auto" else settings.device,
+        device=node.engine_health().device,
         model=node.embedder_health().model,
         why=reasons[0],
         extraction=reasons[1],

@@ -25,13 +25,18 @@ from thread_service.settings import Declaration, Loaded, SettingsError
 @dataclass(frozen=True, slots=True)
 class About:
     """A command beside `serve`. `switches`: flags of its own, with their help; `needs`: the one that has to be given.
-    `undone`: the exit code for not done."""
+    `undone`: the exit code for not done. `settings`: fields of the settings that it takes beside those of all;
+    `passed`: those of them that are for the node that does it."""
 
     help: str
     switches: tuple[tuple[str, str], ...] = ()
     undone: int = 1
     needs: str = ""
+    settings: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
 
+
+_MODEL_SETTINGS = ("embedder", "embedding_model", "embedding_url", "embedding_dim")
 
 COMMANDS = {
     "compact": About(
@@ -49,6 +54,14 @@ COMMANDS = {
         "next start does it. Returns when all of them are read, or the model cannot be asked.",
         (("pending", "those whose entities are keywords, because there was no model, or no usable answer of it"),),
         needs="pending",
+    ),
+    "reembed": About(
+        "Embed everything that is stored with another model, in the node that runs in the data directory, whose index "
+        "serves meanwhile, or, when none runs, in the directory itself; then let it take the place of the model that "
+        "wrote the index. What was embedded is kept over a crash, and the same command goes on. Without a model: the "
+        "one the node runs, where the index is of another, else the one that was begun with.",
+        settings=(*_MODEL_SETTINGS, "models_dir", "device"),
+        passed=_MODEL_SETTINGS,
     ),
     "doctor": About(
         "Check whether a node can run here with these settings: packages, GPU, data directory, model, ports. Nothing "
@@ -85,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(name: str, arguments: Sequence[str]) -> int:
     about = COMMANDS[name]
     parser = _Parser(prog=f"thread {name}", description=about.help, allow_abbrev=False)
-    declarations = {field: settings.declarations()[field] for field in _COMMAND_SETTINGS}
+    declarations = {field: settings.declarations()[field] for field in (*_COMMAND_SETTINGS, *about.settings)}
     for field, declaration in declarations.items():
         _add(parser, field, declaration)
     for switch, help in about.switches:
@@ -103,9 +116,9 @@ def _command(name: str, arguments: Sequence[str]) -> int:
     for notice in loaded.notices:
         sys.stderr.write(f"{notice}\n")
     try:
-        return commands.run(
-            name, loaded.settings, {switch: given[switch] for switch, _ in about.switches}, as_json=given["json"]
-        )
+        switches = {switch: given[switch] for switch, _ in about.switches}
+        switches |= {field: getattr(loaded.settings, field) for field in about.passed}
+        return commands.run(name, loaded.settings, switches, as_json=given["json"])
     except (ThreadError, OSError) as error:
         return _refuse(error, about.undone)
 

@@ -6,17 +6,19 @@ Progress goes to standard error, what came of it to standard output: sentences, 
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from thread_service.errors import InvalidRequest
 from thread_service.screen import CommandScreen
 from thread_service.settings import Settings
-from thread_service.store import compaction, extractions, verification
+from thread_service.store import compaction, extractions, stamp, verification
 from thread_service.store.directory import DataDirectory, existing_node
 from thread_service.store.disk import Disk
 from thread_service.store.verification import Progress
@@ -24,8 +26,8 @@ from thread_service.wire.control_client import NobodyListens, ask
 from thread_service.wire.control_protocol import socket_path
 
 Result = dict[str, Any]
-Switches = Mapping[str, bool]
-"""The flags of a command that are its own."""
+Switches = Mapping[str, Any]
+"""The flags of a command that are its own, and the settings that it gives to the node."""
 
 
 def run(name: str, settings: Settings, switches: Switches, *, as_json: bool) -> int:
@@ -33,7 +35,7 @@ def run(name: str, settings: Settings, switches: Switches, *, as_json: bool) -> 
     command = COMMANDS[name]
     node_id = existing_node(settings.data_dir, settings.node_id or None)
     with CommandScreen() as progress:
-        result = _ask_or_open(name, command, switches, settings.data_dir, node_id, progress)
+        result = _ask_or_open(name, command, switches, settings, node_id, progress)
     if as_json:
         lines = msgspec.json.encode({"command": name, "node_id": node_id, **result}).decode()
     else:
@@ -43,14 +45,14 @@ def run(name: str, settings: Settings, switches: Switches, *, as_json: bool) -> 
 
 
 def _ask_or_open(
-    name: str, command: Command, switches: Switches, data_dir: Path, node_id: str, progress: Progress
+    name: str, command: Command, switches: Switches, settings: Settings, node_id: str, progress: Progress
 ) -> Result:
     try:
-        return ask(socket_path(data_dir / "nodes" / node_id), name, switches, progress)
+        return ask(socket_path(settings.data_dir / "nodes" / node_id), name, switches, progress)
     except NobodyListens:
-        directory = DataDirectory.open_existing(data_dir, node_id)
+        directory = DataDirectory.open_existing(settings.data_dir, node_id)
     try:
-        return command.offline(directory, switches, progress)
+        return command.offline(directory, switches, settings, progress)
     finally:
         directory.close()
 
@@ -58,7 +60,7 @@ def _ask_or_open(
 # ------------------------------------------------------------------------------------------------------ compact
 
 
-def _compact(directory: DataDirectory, switches: Switches, progress: Progress) -> Result:
+def _compact(directory: DataDirectory, switches: Switches, settings: Settings, progress: Progress) -> Result:
     disk = Disk(directory)
     try:
         return dataclasses.asdict(compaction.compact(disk, every=True, progress=progress, go_on=lambda: None))
@@ -79,7 +81,7 @@ def _compacted(result: Result) -> str:
 DAMAGES_SHOWN = 50
 
 
-def _verify(directory: DataDirectory, switches: Switches, progress: Progress) -> Result:
+def _verify(directory: DataDirectory, switches: Switches, settings: Settings, progress: Progress) -> Result:
     with verification.at_rest(directory) as place:
         return verification.verify(place, full=switches["full"], progress=progress)
 
@@ -99,7 +101,7 @@ def _verified(result: Result) -> str:
 # ------------------------------------------------------------------------------------------------------ extract
 
 
-def _extract(directory: DataDirectory, switches: Switches, progress: Progress) -> Result:
+def _extract(directory: DataDirectory, switches: Switches, settings: Settings, progress: Progress) -> Result:
     """Only the node has the model: here the documents are marked for its next start."""
     disk = Disk(directory)
     try:
@@ -121,12 +123,51 @@ def _extracted(result: Result) -> str:
     return f"{said}, waiting: {result['waiting']} ({result['why']})" if result["waiting"] else said
 
 
+# ------------------------------------------------------------------------------------------------------ reembed
+
+
+def _reembed(directory: DataDirectory, switches: Switches, settings: Settings, progress: Progress) -> Result:
+    # Only here: the libraries behind a model take a second to import.
+    from thread_service.node.reembedding import another_model, reembed
+
+    disk = Disk(directory)
+    try:
+        with disk.read() as connection:
+            begun = stamp.stored(connection, next=True)
+        queue = another_model(settings, switches, begun, os.environ)
+        if queue is None:
+            raise InvalidRequest("name the model with --embedding-model")
+        queue.start()
+        try:
+            return reembed(disk, queue, progress, time.sleep, lambda: None)
+        finally:
+            queue.close()
+    finally:
+        disk.close()
+
+
+def _reembedded(result: Result) -> str:
+    if not result["seconds"]:
+        return f"the index is of {result['space']} already; nothing was embedded"
+    counts = ", ".join(f"{result[name]} {name}" for name in ("texts", "relationships", "predicates"))
+    lines = [f"the index is of {result['space']} now, before of {result['was']}: {counts}, {result['seconds']:.1f} s"]
+    if result["without"]:
+        lines.append(f"{result['without']} relationships that the model refused are found by their names only")
+    if result["kept"]:
+        lines.append(
+            f"{result['kept']} vectors that callers brought stay as they are: searches by text find those of the width"
+            f" {result['space'].rpartition('@')[2]}, searches by vector all of theirs"
+        )
+    lines.append(f"start the node without --embedding-model, or with {result['model']}, from now on")
+    return "\n".join(lines)
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """`offline` does it where no node runs; the directory stays the caller's. `sentences` and `code`: what comes of
     it, for people and as the exit code."""
 
-    offline: Callable[[DataDirectory, Switches, Progress], Result]
+    offline: Callable[[DataDirectory, Switches, Settings, Progress], Result]
     sentences: Callable[[Result], str]
     code: Callable[[Result], int]
 
@@ -134,5 +175,6 @@ class Command:
 COMMANDS = {
     "compact": Command(_compact, _compacted, lambda result: 0),
     "extract": Command(_extract, _extracted, lambda result: 0),
+    "reembed": Command(_reembed, _reembedded, lambda result: 0),
     "verify": Command(_verify, _verified, lambda result: 0 if result["clean"] else 1),
 }

@@ -8,7 +8,7 @@ on one registry for the process; those of a node's tables and queues are read wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,6 +87,20 @@ GRPC_SECONDS = _histogram(
     "thread_grpc_request_seconds", "Time from the arrival of a gRPC message to its answer.", "rpc"
 )
 
+PHASE_SECONDS = _histogram(
+    "thread_phase_seconds",
+    "Time of one step of what the log has a line for: search, deposit, searchable, extracted; the step total is all.",
+    "event",
+    "phase",
+)
+
+
+def time_phases(event: str, total_ms: float, *phases: Mapping[str, float]) -> None:
+    """Count what the line of `event` says about durations, in milliseconds by phase."""
+    for phase, milliseconds in (("total", total_ms), *(item for each in phases for item in each.items())):
+        PHASE_SECONDS.labels(event, phase).observe(milliseconds / 1e3)
+
+
 SESSION_UP = _gauge("thread_session_up", "Whether a session is held.", "peer")
 SESSION_REQUESTS = _counter("thread_session_requests_total", "Messages that came over a session.", "peer", "kind")
 
@@ -94,6 +108,9 @@ DOCUMENTS = _declared("gauge", "thread_documents", "Documents of all owners.")
 OWNERS = _declared("gauge", "thread_owners", "Owners who hold a document.")
 PENDING_DOCUMENTS = _declared("gauge", "thread_pending_documents", "Documents filed and not searchable yet.")
 
+EXTRACTION_READY = _declared(
+    "gauge", "thread_extraction_ready", "Whether the instruct model can be asked; none without one."
+)
 EXTRACTION_DOCUMENTS = _declared(
     "gauge",
     "thread_extraction_documents",
@@ -108,6 +125,15 @@ EXTRACTION_ANSWERS = _declared(
 )
 
 EMBEDDING_READY = _declared("gauge", "thread_embedding_ready", "Whether the embedding model is ready.")
+EMBEDDING_PHASE = _declared(
+    "gauge",
+    "thread_embedding_phase",
+    "1 for how far the embedding model is: idle, downloading, loading, ready, failed.",
+    "phase",
+)
+EMBEDDING_DOWNLOADED = _declared(
+    "gauge", "thread_embedding_downloaded_ratio", "Share of the model that is downloaded; none but while it downloads."
+)
 EMBEDDING_WAITING = _declared("gauge", "thread_embedding_waiting_texts", "Texts that wait to be embedded.", "role")
 EMBEDDING_TEXTS = _declared("counter", "thread_embedding_texts_total", "Texts given to the embedding model.")
 EMBEDDING_BATCHES = _declared("counter", "thread_embedding_batches_total", "Calls of the embedding model.")
@@ -162,6 +188,20 @@ CACHE_WRITTEN = _declared(
 )
 
 
+DISK_FREE = _declared("gauge", "thread_disk_free_bytes", "Free room of the file system that holds the data directory.")
+DISK_USED = _declared(
+    "gauge", "thread_disk_used_bytes", "Room that the node's files take: database, vectors, cache.", "kind"
+)
+
+GPU_MEMORY = _declared(
+    "gauge",
+    "thread_gpu_memory_bytes",
+    "Memory of a GPU that NVIDIA's driver shows, whichever process has it: used, free; none without a driver.",
+    "device",
+    "state",
+)
+
+
 def markdown() -> str:
     """`docs/metrics.md`: every metric as a row of a table."""
     lines = [
@@ -171,7 +211,8 @@ def markdown() -> str:
         "",
         "`GET /metrics` answers in the text format of Prometheus. With `--api-key` it wants the key, as every",
         "route but the health ones does. A table of vectors is named by its `width` and its `purpose`: `model` for",
-        "embedded texts, `caller` for vectors that were brought along, `relationship` and `predicate` for edges.",
+        "embedded texts, `caller` for vectors that were brought along, `relationship` and `predicate` for edges, and",
+        "`next_…` for what `thread reembed` makes, until that is searched.",
         "",
         "| metric | kind | labels | meaning |",
         "|---|---|---|---|",

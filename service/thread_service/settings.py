@@ -310,6 +310,14 @@ class Settings:
     device: Literal["auto", "cpu", "cuda"] = _setting(
         "--device", "auto", "where vectors are computed", section="Embedding", words=("auto", "cpu", "cuda")
     )
+    gpu_memory: float = _setting(
+        "--gpu-memory",
+        0.3,
+        "how much of the GPU's memory vectors and their codes may take; what does not fit stays in main memory",
+        section="Embedding",
+        parse=share,
+        value_name="SHARE",
+    )
     graph_backend: Literal["", "vllm", "openai", "mistral", "keyword"] = _setting(
         "--graph-backend",
         "",
@@ -423,7 +431,7 @@ class Settings:
     pq_bits: int = _setting(
         "--pq-bits",
         8,
-        "at most 2^BITS centroids for each sub-space of a code; the CPU engine uses at most 4 bits",
+        "at most 2^BITS centroids for each sub-space of a code; a GPU uses at most 8 bits, the CPU 4",
         section="Searching",
         parse=whole_number(1, 16),
         value_name="BITS",

@@ -4,7 +4,9 @@
 
 A round: start the node (and sometimes kill it while it starts); read back every id that was ever used and compare with
 what was acknowledged; let it finish indexing; compare searches, graph and groups; set the writers going; after a random
-number of answers, at a moment when every writer's operation is in flight, SIGKILL.
+number of answers, at a moment when every writer's operation is in flight, SIGKILL. In every second round the node is
+compacted without a pause meanwhile; in every fifth everything is cleared beside the writers' operations, and in another
+fifth the clear is under way, too, when the node is killed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from checks import check_found, check_graph, check_sound, read_back, wait_indexed
@@ -25,44 +30,113 @@ from ledger import Journal, Ledger, Operation
 from node_process import Client, NodeProcess
 from operations import Operations
 
+from thread_service.errors import ThreadError
+from thread_service.wire.control_client import NobodyListens, ask
+from thread_service.wire.control_protocol import socket_path
+
 WRITERS = 4
 ANSWERS_MAX = 120
 """A round's writers are killed after at most so many answers."""
 KILLED_WHILE_STARTING = 0.25
 START_SECONDS_MAX = 2.5
+CLEAR_SECONDS_MAX = 0.03
+"""How long before a kill the clear is sent that it comes upon."""
+KEPT_BEFORE_CLEAR = 6
+"""Documents that some owner must have: no single operation leaves so many or removes so many, so what the owner holds
+tells whether a clear was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Of a round. `answers`: after how many the node is killed. `compact`: all the while. `clear`: half-way there.
+    `clear_at_kill`: a clear is unanswered when the node is killed."""
+
+    answers: int
+    delay: float
+    compact: bool
+    clear: bool
+    clear_at_kill: bool
 
 
 class Writers:
     """One thread a writer. `flying` holds those whose request is sent and whose answer is not in the journal yet."""
 
     def __init__(self, ledgers: list[Ledger], journal: Journal, rng: random.Random, port: int) -> None:
+        self._ledgers = ledgers
         self._journal = journal
         self._port = port
+        self._rng = rng
         self._changed = threading.Condition()
         self._flying: set[str] = set()
+        self._killed = False
         self.answers = 0
+        self.compactions = 0
         self.failures: list[str] = []
         self._threads = [
             threading.Thread(target=self._write, args=(ledger, random.Random(rng.random()))) for ledger in ledgers
         ]
 
-    def kill(self, node: NodeProcess, answers: int, delay: float) -> None:
-        """Run the writers until they have so many answers and a little longer, then kill the node under all of them."""
-        for thread in self._threads:
+    def kill(self, node: NodeProcess, plan: Plan, control: Path) -> bool:
+        """Run the writers until they have so many answers and a little longer, then kill the node under all of them.
+        Whether a clear was under way."""
+        threads = [*self._threads]
+        if plan.compact:
+            threads.append(threading.Thread(target=self._compact, args=(control,)))
+        for thread in threads:
             thread.start()
+        client = node.client()
+        if plan.clear:
+            with self._all_flying(node, plan.answers // 2, plan.delay):
+                if self._may_clear():
+                    self._clear(client)
+        with self._all_flying(node, plan.answers, plan.delay):
+            clearing = plan.clear_at_kill and self._may_clear()
+            if clearing:
+                self._journal.note(event="clear sent")
+                client.begin("/v1/clear", {"confirm": True})
+                time.sleep(self._rng.random() * CLEAR_SECONDS_MAX)
+            lived = node.process.poll() is None
+            self._killed = True
+            node.kill()
+        for thread in threads:
+            thread.join()
+        assert lived, f"the node ended by itself with {node.process.returncode}\n{node.tail()}"
+        assert not self.failures, "\n".join([*self.failures, node.tail()])
+        return clearing
+
+    @contextmanager
+    def _all_flying(self, node: NodeProcess, answers: int, delay: float) -> Iterator[None]:
+        """From so many answers on, when every writer's operation is in flight: until the end of the block none is
+        acknowledged, for whoever gets an answer must take the lock to note it."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.failures or self.answers >= answers, 60), node.tail()
         time.sleep(delay)
         with self._changed:
-            # Whoever gets an answer must take this lock to note it: at the kill no operation is acknowledged.
             full = self._changed.wait_for(lambda: self.failures or len(self._flying) == len(self._threads), 60)
-            lived = node.process.poll() is None
-            node.kill()
-        for thread in self._threads:
-            thread.join()
-        assert full, node.tail()
-        assert lived, f"the node ended by itself with {node.process.returncode}\n{node.tail()}"
-        assert not self.failures, "\n".join([*self.failures, node.tail()])
+            assert full, node.tail()
+            yield
+
+    def _may_clear(self) -> bool:
+        return not self.failures and any(len(ledger.documents) >= KEPT_BEFORE_CLEAR for ledger in self._ledgers)
+
+    def _clear(self, client: Client) -> None:
+        """Under every writer's operation: each of them comes before it or after it."""
+        self._journal.note(event="clear sent")
+        answer = client.post("/v1/clear", {"confirm": True})
+        self._journal.note(event="cleared", answer=answer)
+        for ledger in self._ledgers:
+            ledger.beside_clear = True
+
+    def _compact(self, control: Path) -> None:
+        """Again and again until the node is killed."""
+        while not self._killed and not self.failures:
+            try:
+                ask(control, "compact", {}, lambda *_: None)
+                self.compactions += 1
+            except (NobodyListens, ThreadError) as error:
+                with self._changed:
+                    if not self._killed:
+                        self._fail(f"compacting: {error!r}")
 
     def _write(self, ledger: Ledger, rng: random.Random) -> None:
         client, operations = Client(self._port), Operations(ledger, rng)
@@ -87,12 +161,15 @@ class Writers:
         with self._changed:
             self._flying.remove(ledger.owner)
             self._journal.note(owner=ledger.owner, event="answered", status=status, answer=answer)
-            ledger.acknowledge()
+            cleared = ledger.beside_clear
+            right = status == 200 and ledger.acknowledge(answer)
             self.answers += 1
             self._changed.notify_all()
-        if status != 200 or not operation.is_right(answer):
+        if not right:
             self._fail(f"{ledger.owner}: {operation.path} {operation.body} answered {status} {answer}")
             return False
+        if cleared:
+            ledger.settle(read_back(client, ledger))
         return True
 
     def _fail(self, failure: str) -> None:
@@ -111,7 +188,9 @@ class KillLoop:
         self._ledgers = [Ledger(f"writer {number}") for number in range(writers)]
         self.outcomes: Counter[str] = Counter()
         self.answers = 0
+        self.compactions = 0
         self.rounds = 0
+        self._clearing = False
 
     def round(self) -> str:
         """One start, check and kill; a line about it."""
@@ -122,20 +201,35 @@ class KillLoop:
             outcomes = self.check(client)
             checked = time.monotonic()
             writers = Writers(self._ledgers, self._journal, self._rng, node.port)
-            writers.kill(node, self._rng.randrange(ANSWERS_MAX), self._rng.random() * 0.05)
+            [control] = (socket_path(directory) for directory in (self._data / "nodes").iterdir())
+            self._clearing = writers.kill(node, self._plan(), control)
         check_sound(self._data)
         self.rounds += 1
         self.answers += writers.answers
+        self.compactions += writers.compactions
         self._journal.note(event="killed", round=self.rounds)
         kept = sum(len(ledger.documents) for ledger in self._ledgers)
         return (
             f"round {self.rounds}: ready after {ready - started:.1f} s, checked after {checked - ready:.1f} s,"
-            f" in flight before {dict(outcomes)}; then {writers.answers} answers, {kept} documents"
+            f" in flight before {dict(outcomes)}; then {writers.answers} answers, {writers.compactions} compactions,"
+            f" {kept} documents{', killed while clearing' if self._clearing else ''}"
+        )
+
+    def _plan(self) -> Plan:
+        return Plan(
+            answers=self._rng.randrange(ANSWERS_MAX),
+            delay=self._rng.random() * 0.05,
+            compact=self.rounds % 2 == 1,
+            clear=self.rounds % 5 == 2,
+            clear_at_kill=self.rounds % 5 == 4,
         )
 
     def check(self, client: Client) -> Counter[str]:
         """Everything acknowledged is there, and nothing else; what was in flight is there as a whole or not at all."""
-        outcomes = Counter(ledger.settle(read_back(client, ledger)) for ledger in self._ledgers)
+        found = {ledger.owner: read_back(client, ledger) for ledger in self._ledgers}
+        cleared = self._clearing and all(ledger.fits(found[ledger.owner], cleared=True) for ledger in self._ledgers)
+        outcomes = Counter(ledger.settle(found[ledger.owner], cleared=cleared) for ledger in self._ledgers)
+        self._clearing = False
         self.outcomes += outcomes
         wait_indexed(client)
         for ledger in self._ledgers:
@@ -174,7 +268,10 @@ def main() -> int:
         sys.stdout.write(loop.round() + "\n")
         sys.stdout.flush()
     loop.finish()
-    sys.stdout.write(f"{loop.rounds} kills, {loop.answers} acknowledged operations, none lost; {dict(loop.outcomes)}\n")
+    sys.stdout.write(
+        f"{loop.rounds} kills, {loop.answers} acknowledged operations, none lost; {loop.compactions} compactions;"
+        f" {dict(loop.outcomes)}\n"
+    )
     return 0
 
 

@@ -1,8 +1,8 @@
 """What a node must hold, by what it acknowledged: kept by the checker, outside the node's process.
 
 A `Ledger` belongs to one owner with one writer, so at most one operation of it is in flight, and after a crash each
-owner is either as before that operation or as after it, never in between. Every request and answer is also appended to
-a journal file, the evidence when a check fails.
+owner is either as before that operation or as after it, never in between. A clear beside it came first or last, for
+every owner alike. Every request and answer is also appended to a journal file, the evidence when a check fails.
 """
 
 from __future__ import annotations
@@ -35,13 +35,25 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
+class Effect:
+    """The documents that an operation leaves behind (None: no document), and whether an answer is the right one."""
+
+    after: Mapping[str, Document | None]
+    is_right: Callable[[Json], bool]
+
+    def on(self, documents: Mapping[str, Document]) -> dict[str, Document]:
+        changed = {**documents, **self.after}
+        return {document_id: document for document_id, document in changed.items() if document is not None}
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
-    """A request, the documents it leaves behind (None: no document), and whether an answer is the right one."""
+    """A request, what it does to the documents that are there, and what to a node that was cleared just before."""
 
     path: str
     body: Json
-    after: Mapping[str, Document | None]
-    is_right: Callable[[Json], bool]
+    effect: Effect
+    on_nothing: Effect
 
 
 class Journal:
@@ -64,41 +76,63 @@ class Journal:
 
 @dataclass(slots=True)
 class Ledger:
-    """One owner's acknowledged documents, and the operation whose answer has not come, if there is one."""
+    """One owner's acknowledged documents, and the operation whose answer has not come, if there is one.
+
+    `beside_clear`: a clear was acknowledged while it was in flight; `answer`: its answer, if it came after that.
+    """
 
     owner: str
     documents: dict[str, Document] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
     texts: set[str] = field(default_factory=set)
     in_flight: Operation | None = None
+    beside_clear: bool = False
+    answer: Json | None = None
 
     def begin(self, operation: Operation) -> None:
         self.in_flight = operation
-        self.ids |= set(operation.after)
-        for document in operation.after.values():
+        self.ids |= set(operation.effect.after)
+        for document in operation.effect.after.values():
             self.texts |= set(document.texts if document else ())
 
-    def acknowledge(self) -> None:
-        assert self.in_flight is not None
-        self.documents = self._after(self.in_flight)
+    def acknowledge(self, answer: Json) -> bool:
+        """Whether the answer to the operation in flight is right. Beside a clear, `settle` tells what it left."""
+        operation = self.in_flight
+        assert operation is not None
+        if self.beside_clear:
+            self.answer = answer
+            return operation.effect.is_right(answer) or operation.on_nothing.is_right(answer)
+        self.documents = operation.effect.on(self.documents)
         self.in_flight = None
+        return operation.effect.is_right(answer)
 
-    def settle(self, found: Mapping[str, Document]) -> str:
-        """Compare with what a restarted node holds (`groups`, `entities` and `edges` aside), and take the operation
+    def fits(self, found: Mapping[str, Document], *, cleared: bool) -> bool:
+        """Whether a node may hold this, when a clear was done beside the operation in flight, or when none was."""
+        return any(shown(documents) == found for _, documents in self._possible(cleared))
+
+    def settle(self, found: Mapping[str, Document], *, cleared: bool = False) -> str:
+        """Compare with what a node holds (`groups`, `entities` and `edges` aside), and take the operation
         in flight as done or not done by what is there. Says which; raises AssertionError for anything else."""
-        if shown(self.documents) == found:
-            outcome = "nothing in flight" if self.in_flight is None else "not done"
-        elif self.in_flight is not None and shown(self._after(self.in_flight)) == found:
-            self.documents = self._after(self.in_flight)
-            outcome = "done"
-        else:
-            raise AssertionError(self._differences(found))
-        self.in_flight = None
-        return outcome
+        for outcome, documents in self._possible(cleared):
+            if shown(documents) == found:
+                self.documents = documents
+                self.in_flight = self.answer = None
+                self.beside_clear = False
+                return outcome
+        raise AssertionError(self._differences(found))
 
-    def _after(self, operation: Operation) -> dict[str, Document]:
-        changed = {**self.documents, **operation.after}
-        return {document_id: document for document_id, document in changed.items() if document is not None}
+    def _possible(self, cleared: bool) -> list[tuple[str, dict[str, Document]]]:
+        operation, answer = self.in_flight, self.answer
+        if operation is None:
+            return [("nothing in flight", {} if cleared else self.documents)]
+        if not cleared and not self.beside_clear:
+            return [("not done", self.documents), ("done", operation.effect.on(self.documents))]
+        possible: list[tuple[str, dict[str, Document]]] = []
+        if answer is None or operation.effect.is_right(answer):
+            possible.append(("cleared", {}))
+        if answer is None or operation.on_nothing.is_right(answer):
+            possible.append(("done after a clear", operation.on_nothing.on({})))
+        return possible
 
     def _differences(self, found: Mapping[str, Document]) -> str:
         expected = shown(self.documents)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
-from ledger import Document, Edge, Json, Ledger, Operation
+from ledger import Document, Edge, Effect, Json, Ledger, Operation
 
 from thread_service.text.ids import content_id
 
@@ -64,7 +65,15 @@ class Operations:
                 ]
             )
         expected = ["replaced" if key in self._ledger.documents else "new" for key in ids]
-        return Operation("/v1/batch/embeddings", body, after, _filed(ids, expected))
+        fresh = {
+            key: replace(each, group=group, groups=frozenset({group} - {""})) for key, each in after.items() if each
+        }
+        return Operation(
+            "/v1/batch/embeddings",
+            body,
+            Effect(after, _filed(ids, expected)),
+            Effect(fresh, _filed(ids, ["new"] * len(ids))),
+        )
 
     def _deposit_by_content(self) -> Operation:
         """A text without an id: what is held already is left as it is, and at most joins the group."""
@@ -73,23 +82,28 @@ class Operations:
         group = self._rng.choice(("", "alpha"))
         held = self._ledger.documents.get(document_id)
         groups = frozenset({group} - {""})
+        fresh = Document((text,), None, b"", ((),), group, groups)
         if held is None:
-            outcome, document = "new", Document((text,), None, b"", ((),), group, groups)
+            outcome, document = "new", fresh
         elif groups <= held.groups:
             outcome, document = "skipped", held
         else:
             outcome = "linked"
             document = Document(held.texts, None, b"", held.vectors, group, held.groups | groups)
         body = self._body(group) | {"inputs": [text]}
-        return Operation("/v1/batch/embeddings", body, {document_id: document}, _filed([document_id], [outcome]))
+        return Operation(
+            "/v1/batch/embeddings",
+            body,
+            Effect({document_id: document}, _filed([document_id], [outcome])),
+            Effect({document_id: fresh}, _filed([document_id], ["new"])),
+        )
 
     def _remove(self) -> Operation:
         held = sorted(self._ledger.documents)
         ids = self._rng.sample(held, min(len(held), self._rng.choice((1, 1, 2, 5))))
         body = {"owner_id": self._ledger.owner, "document_ids": [*ids, "never filed"]}
-        return Operation(
-            "/v1/remove", body, dict.fromkeys(ids), lambda answer: bool(answer["removed_count"] == len(ids))
-        )
+        gone: dict[str, Document | None] = dict.fromkeys(ids)
+        return Operation("/v1/remove", body, Effect(gone, _removed(len(ids))), Effect(gone, _removed(0)))
 
     def _body(self, group: str) -> Json:
         thread: Json = {"owner_id": self._ledger.owner}
@@ -134,3 +148,7 @@ class Operations:
 def _filed(ids: list[str], outcomes: list[str]) -> Callable[[Json], bool]:
     expected = [{"id": key, "outcome": outcome} for key, outcome in zip(ids, outcomes, strict=True)]
     return lambda answer: answer["success"] is True and answer["documents"] == expected
+
+
+def _removed(count: int) -> Callable[[Json], bool]:
+    return lambda answer: bool(answer["removed_count"] == count)

@@ -7,17 +7,31 @@ from threading import Event
 
 import numpy as np
 
-from thread_kernels import Engine, Hits, StoredVectors, Table, create_engine
+from thread_kernels import Compress, Engine, Hits, StoredVectors, Table, create_engine
 from thread_kernels.reference import ReferenceEngine, ReferenceTable
+
+
+def cuda_on_the_host(compress: Compress) -> Engine:
+    """The CUDA engine without a GPU. Whoever asks has the fixture `interpreter`."""
+    from host_device import host_device  # what it imports reads the environment that the fixture sets
+
+    from thread_kernels.engine_cuda import CudaEngine
+
+    return CudaEngine(host_device(), compress)
+
 
 EXACT: dict[str, Callable[[], Engine]] = {
     "reference": ReferenceEngine,
     "cpu": lambda: create_engine("cpu"),
+    "cuda": lambda: create_engine("cuda"),
+    "cuda on the host": lambda: cuda_on_the_host("auto"),
 }
 """Their small tables give the answers of the reference."""
 
 BY_CODE: dict[str, Callable[[], Engine]] = {
     "cpu by code": lambda: create_engine("cpu", compress="always"),
+    "cuda by code": lambda: create_engine("cuda", compress="always"),
+    "cuda by code on the host": lambda: cuda_on_the_host("always"),
 }
 """Their tables are coded whatever their size, so that a few of the nearest rows may be missed."""
 

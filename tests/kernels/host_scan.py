@@ -7,7 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from thread_kernels.scan_lut import SOURCE, Array, BlockShape, Scan
+from thread_kernels.scan_lut import SOURCE, BlockShape, Scan
+from thread_kernels.selection import Array
 
 COMPILER = shutil.which("g++")
 SHIM = Path(__file__).with_name("cuda_host")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from coded_tables import PATIENCE_S, clustered, coded, grow, nearest_of, only, recall, settle
 
-from thread_kernels import blocks, compression
+from thread_kernels import blocks, coder_cpu, compression
+from thread_kernels.codebook import Codebook
 from thread_kernels.compression import Compressed, CompressPolicy
 from thread_kernels.engine_cpu import CpuTable
 
@@ -34,14 +35,14 @@ def assert_right(table: CpuTable, vectors: np.ndarray, least: float, rows: np.nd
 def held_training(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Event]]:
     """Training begins by setting the first event, and goes on when the second is set."""
     started, finish = Event(), Event()
-    original = compression.plain
+    original = coder_cpu.plain
 
-    def held(sample: np.ndarray, *, rows: int, bits: int) -> compression.Codebook:
+    def held(sample: np.ndarray, *, rows: int, bits: int) -> Codebook:
         started.set()
         assert finish.wait(PATIENCE_S)
         return original(sample, rows=rows, bits=bits)
 
-    monkeypatch.setattr(compression, "plain", held)
+    monkeypatch.setattr(coder_cpu, "plain", held)
     yield started, finish
     finish.set()
 
@@ -203,7 +204,7 @@ def test_a_failed_training_is_reported_searches_stay_exact_and_it_is_tried_again
     calls: list[int] = []
     table = CpuTable(WIDTH, CompressPolicy(0, 8))
     with monkeypatch.context() as patch:
-        patch.setattr(compression, "plain", failing(calls))
+        patch.setattr(coder_cpu, "plain", failing(calls))
         table.append(VECTORS[:200])
         with pytest.raises(RuntimeError, match="codes of the table"):
             settle(table)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from coded_tables import clustered, coded, grow, nearest_of, only, recall, settle
 
-from thread_kernels import Hits, codebook, create_engine, engine_cpu
+from thread_kernels import Hits, codebook, coded_table, create_engine
 from thread_kernels.costs import RowCosts
 from thread_kernels.engine_cpu import CpuTable
 from thread_kernels.reach import Reach
@@ -158,7 +158,7 @@ def test_the_cheapest_plan_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def plan(rows: np.ndarray, coded_row: float, gathered_row: float, scanned_row: float) -> str:
         """Which one is taken for the rows that pass, given what a row costs in each."""
-        monkeypatch.setattr(engine_cpu, "row_costs", lambda width: RowCosts(scanned_row, gathered_row))
+        monkeypatch.setattr(coded_table, "row_costs", lambda width: RowCosts(scanned_row, gathered_row))
         table.compression.current = replace(current, coded_cost=coded_row, gathered_cost=gathered_row)
         before = plans(table)
         found = table.search(QUERIES, 10, [only(table, rows)] * len(QUERIES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,9 +39,22 @@ def test_a_machine_with_faiss_gets_the_cpu_engine(device: dispatch.Device) -> No
     assert create_engine(device).name == "cpu"
 
 
-def test_an_explicit_wish_for_cuda_is_not_quietly_answered_with_a_cpu() -> None:
-    with pytest.raises(EngineUnavailable, match=r"no CUDA engine.*device cpu"):
+def test_an_explicit_wish_for_cuda_is_not_quietly_answered_with_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None if name in ("cupy", "triton") else object())
+    with pytest.raises(EngineUnavailable, match=r"needs CuPy, Triton; type: pip install 'thread-node\[cuda13\]'"):
         create_engine("cuda")
+
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(is_available=lambda: False))
+    with pytest.raises(EngineUnavailable, match="CuPy finds no CUDA device; nvidia-smi"):
+        create_engine("cuda")
+    assert create_engine("auto").name == "cpu"
+
+
+@pytest.mark.parametrize("share", [0, 1.1, float("nan")])
+def test_a_share_of_the_gpu_is_over_0_up_to_1(share: float) -> None:
+    with pytest.raises(ValueError, match="gpu_share is over 0 up to 1"):
+        create_engine(gpu_share=share)
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])

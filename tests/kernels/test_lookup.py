@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_errors import TOLERANCES, error
 
 from thread_kernels import reference
 
-TOLERANCES = {"float32": 1e-6, "float16": 5e-4}
-"""Of ‖out − reference‖ / ‖reference‖, by the type of the tables."""
 SHAPES = [(1, 1, 2, 1), (3, 1, 16, 40), (1, 16, 16, 3), (3, 16, 256, 2), (17, 5, 130, 17), (3, 64, 16, 16)]
 """Queries, sub-spaces, centroids, components of a sub-space."""
-
-
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    name: str = request.param
-    with pytest.MonkeyPatch.context() as patch:
-        if name == "cpu" and "triton" not in sys.modules:
-            patch.setenv("TRITON_INTERPRET", "1")  # read when Triton is imported
-        torch = pytest.importorskip("torch", reason="torch is not installed")
-        triton = pytest.importorskip("triton", reason="Triton is not installed")
-        if name == "cuda" and not torch.cuda.is_available():
-            pytest.skip("no CUDA device")
-        if triton.knobs.runtime.interpret != (name == "cpu"):
-            pytest.skip("a process either interprets Triton's kernels or compiles them; run `pytest -m gpu` by itself")
-        yield name
-
-
-@pytest.fixture
-def torch(device: str) -> ModuleType:
-    import torch
-
-    return torch
 
 
 @pytest.fixture
@@ -53,11 +28,6 @@ def sample(queries: int, subspaces: int, codes: int, components: int) -> tuple[A
         rng.standard_normal((queries, subspaces * components), dtype=np.float32),
         rng.standard_normal((subspaces, codes, components), dtype=np.float32),
     )
-
-
-def error(out: Any, expected: Any) -> float:
-    assert np.isfinite(out).all()
-    return float(np.linalg.norm(out - expected) / np.linalg.norm(expected))
 
 
 def word(subspace: int) -> int:

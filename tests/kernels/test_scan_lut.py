@@ -19,14 +19,15 @@ import numpy as np
 import pytest
 
 from thread_kernels import EngineUnavailable, reference, scan_lut
-from thread_kernels.scan_lut import EVERY_ROW, NO_ROW, Best, BlockShape, CudaLaunch, Launch, Scan, best_rows
+from thread_kernels.scan_lut import BlockShape, CudaLaunch, Scan
+from thread_kernels.selection import EVERY_ROW, NO_ROW, Best, Launch, best_rows, pack_mask, tile_count
 
 
 @dataclass
 class Machine:
     """Where the kernel runs, and how often it has."""
 
-    launch: Launch
+    launch: Launch[Scan]
     arrays: Any
     launches: int = 0
 
@@ -46,7 +47,7 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def host_launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def host_launch(tmp_path_factory: pytest.TempPathFactory) -> Launch[Scan]:
     if host_scan.COMPILER is None:
         pytest.skip("no g++ to compile the kernel for the CPU")
     return host_scan.HostLaunch(host_scan.build(tmp_path_factory.mktemp("scan_lut")))
@@ -78,10 +79,10 @@ def scan_of(tables: Any, codes: Any, masks: Sequence[Any] | None = None) -> Scan
         pairs[query // 2, :code_count, 16 * (subspace % 4) + subspace // 4, query % 2] = tables[query, subspace]
 
     masks = masks or [None] * queries
-    bitmaps = [scan_lut.pack_mask(mask) for mask in masks if mask is not None]
+    bitmaps = [pack_mask(mask) for mask in masks if mask is not None]
     numbers = iter(range(len(bitmaps)))
     filter_of = np.array([EVERY_ROW if mask is None else next(numbers) for mask in masks], dtype=np.int32)
-    words = 4 * scan_lut.tile_count(len(codes))
+    words = 4 * tile_count(len(codes))
     stacked = np.array(bitmaps, dtype=np.uint32).reshape(len(bitmaps), words)
     return Scan(pairs, queries, scan_lut.pack_codes(codes), len(codes), stacked, filter_of)
 
@@ -294,7 +295,7 @@ def test_a_grid_covers_every_tile_and_fills_the_card() -> None:
     scan = scan_of(tables, codes)
     for rows, stride in [(1, 1), (1000, 1), (1_000_000, 1), (1_000_000, 64), (100_000_000, 1)]:
         (pairs, chunks), tiles = shape.grid(Scan(scan.tables, 3, None, rows, None, None), stride, multiprocessors=82)
-        scanned = -(-scan_lut.tile_count(rows) // stride)
+        scanned = -(-tile_count(rows) // stride)
         assert pairs == 2
         assert (chunks - 1) * tiles < scanned <= chunks * tiles
         assert tiles % (shape.threads // 32) == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from coded_tables import Store, clustered, coded, grow, nearest_of, only, recall, settle
 
-from thread_kernels import engine_cpu
+from thread_kernels import coded_table
 from thread_kernels.compression import CompressPolicy
 from thread_kernels.costs import RowCosts
 from thread_kernels.engine_cpu import CpuTable
@@ -94,7 +94,7 @@ def test_an_exact_scan_of_a_store_is_reckoned_with_what_reading_it_costs(
     current = table.compression.current
     assert current is not None
     table.compression.current = replace(current, coded_cost=1e-9, gathered_cost=1e-6)
-    monkeypatch.setattr(engine_cpu, "row_costs", lambda width: RowCosts(scanned=1e-12, gathered=1e-12))
+    monkeypatch.setattr(coded_table, "row_costs", lambda width: RowCosts(scanned=1e-12, gathered=1e-12))
     table.search(QUERIES, 10, [None] * 100)
     assert table.stats().by_code == 100
 

@@ -18,6 +18,7 @@ from thread_service.settings import Settings
 from thread_service.text.policy import Policy
 
 BIG = Driver((13, 0), (Device("NVIDIA RTX 4090", (8, 9), 24 << 30),))
+MIDDLE = Driver((13, 0), (Device("NVIDIA RTX 4080", (8, 9), 16376 << 20),))
 SMALL = Driver((13, 0), (Device("NVIDIA RTX 3060", (8, 6), 12 << 30),))
 
 
@@ -65,7 +66,10 @@ def test_what_is_missing_is_said_and_keywords_are_found(gpu: str, monkeypatch: p
     assert "--device cpu" in missing(device="cpu")
     assert "there is no command '/nowhere/vllm'" in missing(vllm_command="/nowhere/vllm")
     assert "there is no command" in missing(vllm_command='"unclosed')
-    assert "takes 10 GB, and --vllm-gpu-share leaves 6 of NVIDIA RTX 3060's" in missing(SMALL)
+    assert "takes 10 GB, and --vllm-gpu-share leaves 6 of NVIDIA RTX 3060's; it is too small for both" in missing(SMALL)
+    assert missing(MIDDLE).endswith("leaves 9 of NVIDIA RTX 4080's; give --vllm-gpu-share 0.60")
+    enough = choose(Settings(graph_backend="vllm", vllm_command=gpu, vllm_gpu_share=0.6), {})
+    assert enough.missing == ""
     small = choose(Settings(vllm_command=gpu, graph_model="org/small"), {})
     assert small.about.startswith("org/small (vLLM on port ")
 

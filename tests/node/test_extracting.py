@@ -296,6 +296,8 @@ def test_a_later_pass_says_why_it_cannot_go_on(server: ChatServer, node: InProce
     result = node.run(node.node.extract(lambda *_: None))
     assert (result["waiting"], result["extracted"]) == (1, 0)
     assert "refuses the key" in result["why"]
+    [ready] = [metric for metric in node.run(node.node.metrics()) if metric.name == "thread_extraction_ready"]
+    assert [sample.value for sample in ready.samples] == [0]
 
 
 def test_reading_goes_on_where_it_was_after_a_restart(
@@ -360,6 +362,7 @@ def test_metrics_count_what_waits_and_what_came_of_requests(server: ChatServer, 
     assert waiting["put off"] in (0, 1)
     assert (outcomes["invalid"], outcomes["none"]) == (2, 1)
     assert outcomes["usable"] == 3 - waiting["put off"]
+    assert shown["thread_extraction_ready",] == 1
 
 
 # ------------------------------------------------------------------------------------------------ out of turn

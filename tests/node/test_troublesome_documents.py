@@ -87,3 +87,35 @@ def test_a_document_that_failed_once_is_tried_again_by_itself(tmp_path: Path, mo
         fault.faulty = set()
         node.settle()
         assert ids(node, "text") == {"bad"}
+
+
+@pytest.mark.parametrize("size", [1, 200_000], ids=["short", "long"])
+def test_a_document_that_cannot_be_read_from_the_store_is_given_up_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("thread_service.node.indexing.RETRY_SECONDS", 0.01)
+    load, faulty, attempts = document_batches.load, {"bad"}, list[str]()
+
+    def fails(connection: Any, documents: Any) -> Any:
+        for each in documents:
+            [(document_id,)] = connection.execute(
+                "SELECT document_id FROM documents WHERE document_key = ?", (each.document_key,)
+            ).fetchall()
+            if document_id in faulty:
+                attempts.append(document_id)
+                raise ZeroDivisionError("no fault that anybody foresaw")
+        return load(connection, documents)
+
+    monkeypatch.setattr(document_batches, "load", fails)
+    with opened(tmp_path) as node:
+        texts = {"one": "text of one", "bad": "text of bad" + " more" * size, "two": "text of two"}
+        filed = node.file("ann", *(document(text, id=each) for each, text in texts.items()))
+        assert filed.outcomes == ("new", "failed", "new")
+        assert ids(node, "text") == {"one", "two"}
+        assert document_batches.ATTEMPTS <= len(attempts) <= 2 * document_batches.ATTEMPTS
+        assert node.rows("SELECT failure FROM contents WHERE state = 'failed'") == [
+            ("it could not be indexed: ZeroDivisionError",)
+        ]
+        faulty.clear()
+        assert node.file("ann", document(texts["bad"], id="bad")).outcomes != ("failed",)
+        assert ids(node, "text") == {"one", "two", "bad"}

@@ -111,7 +111,7 @@ def edit(path: Path, **changed: object) -> None:
         ("manifest.json", lambda path: edit(path, purpose="another")),
         ("manifest.json", lambda path: edit(path, file="../../thread.db")),
         ("manifest.json", lambda path: path.write_bytes(path.read_bytes().replace(b"model", b"\xff"))),
-        ("manifest.json", lambda path: edit(path, format=2)),
+        ("manifest.json", lambda path: edit(path, format=1)),
         ("manifest.json", lambda path: path.write_bytes(b"")),
         ("manifest.json", lambda path: path.unlink()),
     ],

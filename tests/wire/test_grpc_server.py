@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from thread_service import cli, logs, observe
 from thread_service.errors import NotReady
 from thread_service.node import operations
-from thread_service.wire import limits
+from thread_service.wire import grpc_server, limits
 from thread_service.wire.grpc_server import CALLS_MAX, GrpcServer, run_grpc
 from thread_service.wire.server import ListenError, listen
 
@@ -174,6 +174,38 @@ def test_a_flood_meets_a_bound_and_what_is_over_is_told_so(node: FakeNode) -> No
     with serving(node) as caller:
         caller.run(flood())
     assert running == CALLS_MAX + 1
+
+
+def test_messages_in_hand_have_one_bound_for_all(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "REQUESTS_BYTES_MAX", 3 * MIB)
+    let_go = asyncio.Event()
+    held = 0
+
+    async def search(request: operations.SearchRequest) -> operations.SearchAnswer:
+        nonlocal held
+        held += 1
+        await let_go.wait()
+        return operations.SearchAnswer((), operations.Trace())
+
+    node.search = search  # type: ignore[method-assign]
+    request = protocol.ThreadSearchRequest(query_text="q", query_entity_embedding=[0.5] * (MIB // 4))
+    with serving(node) as caller:
+
+        async def scenario() -> None:
+            first, second = (
+                asyncio.ensure_future(protocol.call(caller.channel, "ThreadQuery/Search", request)) for _ in range(2)
+            )
+            async with asyncio.timeout(TIMEOUT):
+                while held < 2:  # noqa: ASYNC110 - what is waited for happens in the server
+                    await asyncio.sleep(0.005)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await protocol.call(caller.channel, "ThreadQuery/Search", request)
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            let_go.set()
+            await asyncio.gather(first, second)
+            await protocol.call(caller.channel, "ThreadQuery/Search", request)
+
+        caller.run(scenario())
 
 
 def test_gzip_is_accepted(node: FakeNode) -> None:

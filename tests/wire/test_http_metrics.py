@@ -13,6 +13,7 @@ from litestar.testing import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from thread_service import observe
+from thread_service.models import gpu_memory
 from thread_service.settings import Settings
 from thread_service.wire.http import create_app
 
@@ -80,6 +81,54 @@ def test_the_page_shows_what_was_filed_and_searched(node: InProcess, page: Page)
     assert (shown["thread_query_cache_requests_total", "hit"], shown["thread_embedding_ready",]) == (1, 1)
     assert shown["thread_embedding_texts_total",] == len(node.embedder.embedded)
     assert shown["process_resident_memory_bytes",] > 1e6
+
+
+def test_the_page_shows_where_time_went_and_what_room_is_left(node: InProcess, page: Page) -> None:
+    before = page()
+    node.file("ann", document("one", "two"), document("three"))
+    node.search("ann", "one")
+    shown = page()
+
+    def counted(event: str, phase: str) -> float:
+        # The counters are the process's, so other tests have counted too.
+        name = "thread_phase_seconds_count"
+        return shown[name, event, phase] - before.get((name, event, phase), 0)
+
+    assert counted("search", "total") == counted("search", "scan") == counted("search", "words") == 1
+    assert counted("deposit", "committed") == 1
+    assert counted("searchable", "index") >= 1
+    assert shown["thread_phase_seconds_sum", "search", "total"] > 0
+    assert 0 < shown["thread_disk_free_bytes",] < 1e18
+    assert shown["thread_disk_used_bytes", "database"] > 0
+    assert shown["thread_disk_used_bytes", "vectors"] >= 4 * 3 * WIDTH
+    assert ("thread_extraction_ready",) not in shown
+
+
+class Nvml:
+    """NVIDIA's library on a machine with two devices, one of which does not answer."""
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:
+        count._obj.value = 2
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: int, handle: Any) -> int:
+        handle._obj.value = 7 if index == 0 else None
+        return 0 if index == 0 else 15
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
+        assert handle.value == 7
+        memory._obj.total, memory._obj.used, memory._obj.free = 24 << 30, 9 << 30, 15 << 30
+        return 0
+
+
+def test_the_page_shows_the_memory_of_the_gpu_and_none_without_one(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_memory, "_library", Nvml)
+    shown = page()
+    assert shown["thread_gpu_memory_bytes", "0", "used"] == 9 << 30
+    assert shown["thread_gpu_memory_bytes", "0", "free"] == 15 << 30
+    assert ("thread_gpu_memory_bytes", "1", "used") not in shown
+    monkeypatch.setattr(gpu_memory, "_library", lambda: None)
+    assert ("thread_gpu_memory_bytes", "0", "used") not in page()
 
 
 def test_the_page_shows_how_a_table_is_compressed(tmp_path: Path) -> None:

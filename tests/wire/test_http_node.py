@@ -11,6 +11,7 @@ import pytest
 from in_process import WIDTH, InProcess, WordsEmbedder, opened, until
 from litestar.testing import TestClient
 
+from thread_kernels.engine_cpu import CpuEngine
 from thread_service.settings import Settings
 from thread_service.text.ids import content_id
 from thread_service.wire.http import create_app
@@ -202,6 +203,15 @@ def test_an_empty_media_type_filters_nothing(client: Client) -> None:
         for media in ("", None, "text", "code", "image")
     }
     assert found == {"": 2, None: 2, "text": 1, "code": 1, "image": 0}
+
+
+def test_health_says_which_device_searches_and_that_it_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as node, TestClient(create_app(node.node, Settings())) as client:
+        assert client.get("/health").json()["engine"] == {"device": "cpu"}
+        monkeypatch.setattr(CpuEngine, "name", "cuda")
+        monkeypatch.setattr(CpuEngine, "fault", "the card does not answer")
+        assert client.get("/health").json()["engine"] == {"device": "cuda", "error": "the card does not answer"}
+        assert client.get("/readyz").status_code == 200
 
 
 def test_a_node_is_ready_before_its_model_and_says_how_far_that_is(tmp_path: Path) -> None:

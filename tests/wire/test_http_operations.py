@@ -364,6 +364,7 @@ def test_health_is_ok_and_shows_the_embedder(client: Client, node: FakeNode, met
             "index": "mismatch",
             "indexedWith": "other@8",
         },
+        "engine": {"device": "cpu"},
     }
 
 

@@ -5,8 +5,12 @@ Nothing of it is needed unless `--device cuda` asks for it; without that, what i
 
 from __future__ import annotations
 
+import os
+import shutil
+import sysconfig
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from thread_service.doctor.result import Result, info, ok, problem
 from thread_service.models.cuda_driver import Device, read_driver
@@ -64,7 +68,20 @@ def cupy(settings: Settings) -> Result:
 
 
 def triton(settings: Settings) -> Result:
-    return _package(settings, "Triton", ("triton",), lambda: None)
+    found = _package(settings, "Triton", ("triton",), lambda: None)
+    if found.status == "ok" and not _has_compiler():
+        return _missing(
+            settings,
+            f"{found.found}: Triton needs a C compiler and Python's headers",
+            "sudo apt install gcc python3-dev",
+        )
+    return found
+
+
+def _has_compiler() -> bool:
+    """What Triton compiles the code with that starts its kernels, when it first starts one."""
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    return bool(os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")) and headers.exists()
 
 
 def torch(settings: Settings) -> Result:
@@ -124,7 +141,9 @@ def engine(settings: Settings) -> Result:
     from thread_kernels import EngineUnavailable, create_engine
 
     try:
-        create_engine(settings.device, compress=settings.compress, pq_bits=settings.pq_bits)
+        found = create_engine(
+            settings.device, compress=settings.compress, pq_bits=settings.pq_bits, gpu_share=settings.gpu_memory
+        )
     except EngineUnavailable as error:
         return problem(f"--device {settings.device}: {error}", "give --device auto, or what the sentence asks for")
-    return ok(f"--device {settings.device}")
+    return ok(f"--device {settings.device}: {found.name}")

@@ -94,7 +94,7 @@ def index(settings: Settings) -> Result:
         return ok(f"written with {stored.space}")
     return problem(
         f"written with {stored.space or 'an unknown model'}, and the node would run {space}: deposits would be refused",
-        f"give --embedding-model {stored.model}, or clear the index and file again",
+        f"give --embedding-model {stored.model}, or start the node with this one and run `thread reembed`",
     )
 
 

@@ -40,6 +40,8 @@ def directory(settings: Settings) -> Result:
     there = _nearest(path)
     if not there.is_dir():
         return problem(f"{there} is not a directory", "give another --data-dir")
+    if os.statvfs(there).f_flag & os.ST_RDONLY:
+        return problem(f"{there} is on a read-only file system", "mount it for writing, or give another --data-dir")
     if not os.access(there, os.W_OK | os.X_OK):
         return problem(
             f"{there} cannot be written by this user", f"sudo chown {os.getuid()} it, or give another --data-dir"
@@ -129,15 +131,14 @@ def lock(settings: Settings) -> Result:
 def schema(settings: Settings) -> Result:
     """Whether this version of the program can open what is there."""
     from thread_service.store.directory import read_format
-    from thread_service.store.disk import SCHEMA
-    from thread_service.store.migrations import OLDEST, schema_version, steps
+    from thread_service.store.migrations import NEWEST, OLDEST, schema_version
 
     state = node_directory(settings)
     if state is None:
         return info("no database yet")
     read_format(state)
     with database(settings, state) as connection:
-        version, known = schema_version(connection), len(steps(SCHEMA))
+        version, known = schema_version(connection), NEWEST
     if version > known:
         return problem(f"version {version}, and this program knows {known}", "upgrade the node")
     if 0 < version < OLDEST:

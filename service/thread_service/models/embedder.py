@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Literal, Protocol
 
 import numpy as np
@@ -37,18 +38,21 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far loading has come. `fraction` (0 to 1) is set while downloading, `error` after a failure."""
+    """How far loading has come. `fraction` (0 to 1) is set while downloading, `error` after a failure; `told` is what
+    callers learn of that, whom the folders of this machine do not concern.
+    """
 
     phase: Phase = "idle"
     fraction: float | None = None
     error: str | None = None
+    told: str | None = None
 
     def __str__(self) -> str:
         """What a caller reads, such as "embedding model downloading 42%"."""
         if self.phase == "downloading" and self.fraction is not None:
             return f"embedding model downloading {int(self.fraction * 100)}%"
         if self.phase == "failed":
-            return f"embedding model failed: {self.error}"
+            return f"embedding model failed: {self.told or self.error}"
         return f"embedding model {self.phase}"
 
 
@@ -60,6 +64,15 @@ class EmbeddingFailed(ThreadError):
     """A loaded model gave no usable vectors for these texts."""
 
     slug, title = "embedding-failed", "Embedding failed"
+
+    @property
+    def for_callers(self) -> str:
+        return "the embedding model gave no usable vector of this text; the node's log says why"
+
+
+def name_for_callers(model: str) -> str:
+    """Of a model that is a folder here the folder's own name; any other name as it is."""
+    return PurePath(model).name if model.startswith(("/", ".", "~")) else model
 
 
 class Embedder(Protocol):

@@ -31,6 +31,10 @@ class HubModel:
     cache_dir: Path
     formats: Sequence[Format] = ("onnx",)
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return (self.cache_dir,)
+
     def here(self) -> Located | None:
         found = huggingface_hub.try_to_load_from_cache(
             self.model, "tokenizer.json", cache_dir=self.cache_dir, revision=self.revision

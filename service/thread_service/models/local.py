@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from thread_service.errors import NotReady
 from thread_service.models.device import Device, device_for, formats_for
-from thread_service.models.embedder import ModelUnavailable, Role, Stamp, Status
+from thread_service.models.embedder import ModelUnavailable, Role, Stamp, Status, name_for_callers
 from thread_service.models.encoder import Encoder, Forward
 from thread_service.models.folder import ModelFolder, find_weights, read_folder
 from thread_service.models.hub import HubModel
@@ -135,11 +135,11 @@ class LocalEmbedder:
         try:
             self._load()
         except ModelUnavailable as error:
-            self._status = Status("failed", error=str(error))
+            self._fail(str(error))
             raise
         except Exception as error:
-            self._status = Status("failed", error=f"{self._model} could not be loaded: {error}")
-            raise ModelUnavailable(f"{self._model} could not be loaded: {error}") from error
+            self._fail(reason := f"{self._model} could not be loaded: {error}")
+            raise ModelUnavailable(reason) from error
 
     def embed(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
         loaded = self._require()
@@ -163,6 +163,12 @@ class LocalEmbedder:
         self._stamp = Stamp(f"{self._source.name}@{encoder.width}", self._source.model, revision, encoder.width)
         self._loaded = _Loaded(folder, encoder)
         self._status = Status("ready")
+
+    def _fail(self, reason: str) -> None:
+        told = reason.replace(self._model, name_for_callers(self._model))
+        for folder in self._source.folders:
+            told = told.replace(str(folder), folder.name)
+        self._status = Status("failed", error=reason, told=told)
 
     def _open(self, folder: ModelFolder) -> Forward:
         if folder.format == "onnx":

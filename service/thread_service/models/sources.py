@@ -33,6 +33,10 @@ class Source(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """What its files lie in, here or once they are here."""
+
     def here(self) -> Located | None:
         """The model's folders without a download, None where it takes one. Raises ModelUnavailable."""
 
@@ -51,6 +55,10 @@ class Directory:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return (self.path,)
 
     def here(self) -> Located:
         if not self.path.is_dir():
@@ -74,6 +82,13 @@ class Packages:
     @property
     def name(self) -> str:
         return _PACKAGED_NAMES.get(self.spec) or self._packages()[0]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        try:
+            return self.here().roots
+        except ModelUnavailable:
+            return ()
 
     def here(self) -> Located:
         return Located(tuple(folder for package in self._packages() for folder in _package_folders(package)))

@@ -22,16 +22,19 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
+from thread_service import observe
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.batching.serving import ServingModel
 from thread_service.errors import NotReady, ThreadError
 from thread_service.logs import Stopwatch, event
 from thread_service.models.embedder import EmbeddingFailed
 from thread_service.node.extracting import Extracting
 from thread_service.node.extraction import found_in
+from thread_service.node.pending_contents import Content, append, fill_in, load, row
 from thread_service.store import co_mention, contents, extractions, graph, links, pending, policies, sql, stamp, vectors
 from thread_service.store.changes import Changes, NewVectors, Purpose
 from thread_service.store.pending import PendingDocument
-from thread_service.store.segments import Location, Segments
+from thread_service.store.segments import Location
 from thread_service.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -48,37 +51,14 @@ ATTEMPTS = 3
 Vectors = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class _Partition:
-    partition_key: int
-    text: str
-    brought: Vectors | None
-
-
-@dataclass(slots=True)
-class _Content:
-    """Content on its way to `ready`: its partitions, and after embedding one vector (or None) for each."""
-
-    content_key: int
-    partitions: list[_Partition]
-    vectors: list[Vectors | None]
-    failure: str | None = None
-
-    def missing(self) -> list[int]:
-        """Partitions whose vector is still to be made; there is none for a blank text."""
-        return [
-            index
-            for index, partition in enumerate(self.partitions)
-            if self.vectors[index] is None and partition.text.strip()
-        ]
-
-
 @dataclass(slots=True, eq=False)
 class DocumentBatch:
-    """`embedding`: the vectors of all that is missing in `contents`, in order, unless that is nothing."""
+    """`model`: what embeds it. `embedding`: the vectors of all that is missing in `contents`, in order, unless that is
+    nothing."""
 
     documents: list[PendingDocument]
-    contents: list[_Content]
+    contents: list[Content]
+    model: EmbeddingQueue
     embedding: Future[Vectors] | None = None
     texts: int = 0
     is_long: bool = False
@@ -92,14 +72,14 @@ class DocumentBatch:
         """A batch for each document, of what is embedded already."""
         for document in self.documents:
             theirs = [content for content in self.contents if content.content_key == document.content_key]
-            yield DocumentBatch([document], theirs)
+            yield DocumentBatch([document], theirs, self.model)
 
 
 class DocumentBatches:
     """On one thread. `start` and `finish` raise NotReady, Busy, IndexMismatch and StorageFull: what was started is
     dropped then and taken up again later, as after a crash."""
 
-    def __init__(self, store: Store, embedding: EmbeddingQueue, extracting: Extracting) -> None:
+    def __init__(self, store: Store, embedding: ServingModel, extracting: Extracting) -> None:
         self._store = store
         self._embedding = embedding
         self._extracting = extracting
@@ -119,9 +99,12 @@ class DocumentBatches:
         while True:
             known = len(self._long)
             with self._store.read() as connection:
-                chosen, found = self._next(connection, without_model=without_model)
-            if chosen or len(self._long) == known:
-                return self._begin(chosen, found, is_long=False) if chosen else None
+                chosen = self._next(connection, without_model=without_model)
+            if not chosen and len(self._long) == known:
+                return None
+            loaded, found = self._load(chosen)
+            if loaded:
+                return self._begin(loaded, found, is_long=False)
 
     def start_long(self, embedded: Callable[[], None]) -> DocumentBatch | None:
         """The next document with long texts; `embedded` is called, on any thread, when its vectors are there."""
@@ -129,8 +112,8 @@ class DocumentBatches:
             place = self._long[0]
             with self._store.read() as connection:
                 document = pending.at(connection, place)
-                found = [] if document is None else self._load(connection, [document])
-            batch = None if document is None else self._begin([document], found, is_long=True)
+            loaded, found = self._load([] if document is None else [document])
+            batch = self._begin(loaded, found, is_long=True) if loaded else None
             self._long.popleft()
             if batch is not None:
                 if batch.embedding is not None:
@@ -148,9 +131,7 @@ class DocumentBatches:
 
     # ------------------------------------------------------------------------------------------ start
 
-    def _next(
-        self, connection: apsw.Connection, *, without_model: bool
-    ) -> tuple[list[PendingDocument], list[_Content]]:
+    def _next(self, connection: apsw.Connection, *, without_model: bool) -> list[PendingDocument]:
         """As many documents, in order, as keep the batch within its bounds, at least one; notes those that are long.
 
         What waits for a content that is being embedded already is left for later.
@@ -178,29 +159,40 @@ class DocumentBatches:
             if chosen and (partitions > PARTITIONS_A_BATCH or size > BYTES_A_BATCH):
                 break
             chosen.append(document)
-        return chosen, self._load(connection, chosen)
+        return chosen
 
-    def _load(self, connection: apsw.Connection, documents: list[PendingDocument]) -> list[_Content]:
-        keys = dict.fromkeys(document.content_key for document in documents if document.state == "pending")
-        found: list[_Content] = []
-        for content_key in keys:
-            partitions = [
-                _Partition(key, text, None if brought is None else np.frombuffer(brought, "<f4").astype(np.float32))
-                for key, text, brought in sql.rows(
-                    connection,
-                    "SELECT partition_key, text, vector FROM partitions WHERE content_key = ? ORDER BY ordinal",
-                    (content_key,),
-                )
-            ]
-            found.append(_Content(content_key, partitions, [partition.brought for partition in partitions]))
-        return found
+    def _load(self, documents: list[PendingDocument]) -> tuple[list[PendingDocument], list[Content]]:
+        """The documents and their contents, without those that cannot be read; raises while there is no other."""
+        try:
+            with self._store.read() as connection:
+                return documents, load(connection, documents)
+        except ThreadError:
+            raise
+        except Exception as error:
+            if len(documents) == 1:
+                self._has_failed(documents[0], error, ATTEMPTS)
+                return [], []
+        log.warning("a batch of %d documents could not be read; trying them alone", len(documents))
+        loaded: list[PendingDocument] = []
+        trouble: Exception | None = None
+        for document in documents:
+            try:
+                loaded += self._load([document])[0]
+            except ThreadError:
+                raise
+            except Exception as theirs:
+                trouble = theirs
+        if trouble is not None and not loaded:
+            raise trouble
+        with self._store.read() as connection:
+            return loaded, load(connection, loaded)
 
-    def _begin(self, documents: list[PendingDocument], found: list[_Content], *, is_long: bool) -> DocumentBatch:
-        batch = DocumentBatch(documents, found, is_long=is_long)
+    def _begin(self, documents: list[PendingDocument], found: list[Content], *, is_long: bool) -> DocumentBatch:
+        batch = DocumentBatch(documents, found, self._embedding.current, is_long=is_long)
         texts = [content.partitions[index].text for content in found for index in content.missing()]
         if texts:
             batch.texts = len(texts)
-            batch.embedding = self._embedding.submit(texts, "document", is_long=is_long)
+            batch.embedding = batch.model.submit(texts, "document", is_long=is_long)
         self._started.append(batch)
         return batch
 
@@ -210,23 +202,23 @@ class DocumentBatches:
         """Fill in the missing vectors; of one document after the other when they failed together."""
         if batch.embedding is not None:
             try:
-                _fill_in(batch.contents, batch.embedding.result())
+                fill_in(batch.contents, batch.embedding.result())
             except EmbeddingFailed as error:
                 if len(batch.contents) == 1:
                     batch.contents[0].failure = _refused(error)
                 else:
                     log.warning("a batch of %d texts could not be embedded; trying its documents alone", batch.texts)
                     for content in batch.contents:
-                        self._embed_alone(content)
+                        self._embed_alone(batch.model, content)
         for content in batch.contents:
             if content.failure is None and all(vector is None for vector in content.vectors):
                 content.failure = "all texts are blank"
         batch.watch.lap("embed")
 
-    def _embed_alone(self, content: _Content) -> None:
+    def _embed_alone(self, model: EmbeddingQueue, content: Content) -> None:
         texts = [content.partitions[index].text for index in content.missing()]
         try:
-            _fill_in([content], self._embedding.submit(texts, "document").result())
+            fill_in([content], model.submit(texts, "document").result())
         except EmbeddingFailed as error:
             content.failure = _refused(error)
 
@@ -238,7 +230,7 @@ class DocumentBatches:
             raise
         except Exception as error:
             if len(batch.documents) == 1:
-                self._has_failed(batch, error)
+                self._has_failed(batch.documents[0], error, 1 if batch.is_long else ATTEMPTS)
                 return
             log.warning("a batch of %d documents could not be indexed; trying them alone", len(batch.documents))
             trouble: Exception | None = None
@@ -252,11 +244,11 @@ class DocumentBatches:
             if trouble is not None:
                 raise trouble from None
 
-    def _has_failed(self, batch: DocumentBatch, error: Exception) -> None:
-        """Raises the error until its one document is given up: a long one at once, for it was embedded for minutes."""
-        [document] = batch.documents
+    def _has_failed(self, document: PendingDocument, error: Exception, attempts: int) -> None:
+        """Raises the error until the document is given up after so many: a long one at once, for it was embedded for
+        minutes."""
         self._failures[document.sequence] += 1
-        if self._failures[document.sequence] < ATTEMPTS and not batch.is_long:
+        if self._failures[document.sequence] < attempts:
             raise error
         del self._failures[document.sequence]
         reason = f"it could not be indexed: {type(error).__name__}"
@@ -266,21 +258,23 @@ class DocumentBatches:
     def _commit(self, batch: DocumentBatch) -> None:
         said = {document.document_key: self._contribution(document) for document in batch.documents}
         with self._store.appending() as segments:
-            located = [(content, _append(segments, content)) for content in batch.contents]
+            located = [(content, append(segments, content)) for content in batch.contents]
             if any(places for _, places in located):
                 segments.sync()
             self._store.write(
-                lambda connection, changes: self._make_searchable(connection, batch.documents, located, said, changes),
+                lambda connection, changes: self._make_searchable(connection, batch, located, said, changes),
                 is_large=True,
             ).result()
         self._extracting.nudge()
         batch.watch.lap("index")
         unusable = {content.content_key for content in batch.contents if content.failure is not None}
         failed = sum(document.state == "failed" or document.content_key in unusable for document in batch.documents)
+        total = batch.watch.total
+        observe.time_phases("searchable", total, batch.watch.phases)
         event(
             log,
             "searchable",
-            total_ms=batch.watch.total,
+            total_ms=total,
             **batch.watch.milliseconds(),
             documents=len(batch.documents) - failed,
             failed=failed,
@@ -308,8 +302,8 @@ class DocumentBatches:
     def _make_searchable(
         self,
         connection: apsw.Connection,
-        documents: list[PendingDocument],
-        embedded: list[tuple[_Content, dict[int, Location]]],
+        batch: DocumentBatch,
+        embedded: list[tuple[Content, dict[int, Location]]],
         said: dict[int, graph.Contribution],
         changes: Changes,
     ) -> None:
@@ -320,8 +314,8 @@ class DocumentBatches:
                 contents.mark_failed(connection, content.content_key, content.failure)
                 log.warning("content %d cannot be searched: %s", content.content_key, content.failure)
             elif contents.mark_ready(connection, content.content_key, changes):
-                self._record(connection, content, located, changes)
-        for document in documents:
+                self._record(connection, batch.model, content, located, changes)
+        for document in batch.documents:
             state = sql.value(connection, "SELECT state FROM contents WHERE content_key = ?", (document.content_key,))
             if state == "pending":
                 # It had failed when the batch was started and is to be tried again since: the document keeps its place.
@@ -342,34 +336,34 @@ class DocumentBatches:
             contents.refresh_readers(connection, document.content_key, changes)
 
     def _record(
-        self, connection: apsw.Connection, content: _Content, located: dict[int, Location], changes: Changes
+        self,
+        connection: apsw.Connection,
+        model: EmbeddingQueue,
+        content: Content,
+        located: dict[int, Location],
+        changes: Changes,
     ) -> None:
         by_table: dict[tuple[Purpose, int], list[int]] = {}
         for index in located:
             purpose: Purpose = "model" if content.partitions[index].brought is None else "caller"
-            by_table.setdefault((purpose, len(_row(content.vectors[index]))), []).append(index)
+            by_table.setdefault((purpose, len(row(content.vectors[index]))), []).append(index)
         for (purpose, width), indices in by_table.items():
             if purpose == "model":
-                ensure_stamp(connection, self._embedding)
+                ensure_stamp(connection, self._embedding, model)
             keys = [content.partitions[index].partition_key for index in indices]
             locations = [located[index] for index in indices]
             vectors.record(connection, purpose, width, keys, locations)
-            rows = np.stack([_row(content.vectors[index]) for index in indices])
+            rows = np.stack([row(content.vectors[index]) for index in indices])
             changes.vectors.append(NewVectors(purpose, keys, rows, locations))
 
 
-def ensure_stamp(connection: apsw.Connection, embedding: EmbeddingQueue) -> None:
-    """The index is, or from now on will be, the running model's. IndexMismatch: it is another's."""
-    running = embedding.embedder.stamp
-    if running is None:
-        raise NotReady("The embedding model is not loaded.")
+def ensure_stamp(connection: apsw.Connection, serving: ServingModel, model: EmbeddingQueue) -> None:
+    """The index is, or from now on will be, that of `model`. IndexMismatch: it is another's. NotReady: another model
+    serves by now."""
+    running = model.embedder.stamp
+    if running is None or model is not serving.current:
+        raise NotReady("The embedding model has changed.")
     stamp.ensure(connection, running)
-
-
-def _fill_in(found: list[_Content], embedded: Vectors) -> None:
-    missing = [(content, index) for content in found for index in content.missing()]
-    for (content, index), vector in zip(missing, embedded, strict=True):
-        content.vectors[index] = vector
 
 
 def _refused(error: EmbeddingFailed) -> str:
@@ -381,23 +375,3 @@ def _give_up(connection: apsw.Connection, document: PendingDocument, reason: str
     if pending.finish(connection, document.sequence):
         contents.mark_failed(connection, document.content_key, reason)
         pending.set_aside(connection, document)
-
-
-def _row(vector: Vectors | None) -> Vectors:
-    assert vector is not None
-    return vector
-
-
-def _append(segments: Segments, content: _Content) -> dict[int, Location]:
-    """Write the vectors of one content behind the open segments; partition index → location."""
-    if content.failure is not None:
-        return {}
-    located: dict[int, Location] = {}
-    by_width: dict[int, list[int]] = {}
-    for index, vector in enumerate(content.vectors):
-        if vector is not None:
-            by_width.setdefault(len(vector), []).append(index)
-    for indices in by_width.values():
-        rows = np.stack([_row(content.vectors[index]) for index in indices])
-        located.update(zip(indices, segments.append(rows), strict=True))
-    return located

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.batching.serving import ServingModel
 from thread_service.errors import ThreadError
 from thread_service.models.embedder import EmbeddingFailed
 from thread_service.node.document_batches import ensure_stamp
@@ -31,13 +32,14 @@ Vectors = NDArray[np.float32]
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeBatch:
     edges: list[Unembedded]
+    model: EmbeddingQueue
     embedding: Future[Vectors]
 
 
 class EdgeBatches:
     """On one thread; raises as `document_batches.DocumentBatches`."""
 
-    def __init__(self, store: Store, embedding: EmbeddingQueue) -> None:
+    def __init__(self, store: Store, embedding: ServingModel) -> None:
         self._store = store
         self._embedding = embedding
         self._started: list[EdgeBatch] = []
@@ -82,7 +84,8 @@ class EdgeBatches:
             self._store.write(lambda connection, _: pending.embedded(connection, edge.sequence)).result()
 
     def _begin(self, edges: list[Unembedded]) -> EdgeBatch:
-        return EdgeBatch(edges, self._embedding.submit([edge.text for edge in edges], "document"))
+        model = self._embedding.current
+        return EdgeBatch(edges, model, model.submit([edge.text for edge in edges], "document"))
 
     def _commit(self, batch: EdgeBatch) -> None:
         rows = batch.embedding.result()
@@ -90,18 +93,19 @@ class EdgeBatches:
             locations = segments.append(rows)
             segments.sync()
             self._store.write(
-                lambda connection, changes: self._record(connection, batch.edges, rows, locations, changes)
+                lambda connection, changes: self._record(connection, batch, rows, locations, changes)
             ).result()
 
     def _record(
         self,
         connection: apsw.Connection,
-        edges: list[Unembedded],
+        batch: EdgeBatch,
         rows: Vectors,
         locations: list[Location],
         changes: Changes,
     ) -> None:
-        ensure_stamp(connection, self._embedding)
+        ensure_stamp(connection, self._embedding, batch.model)
+        edges = batch.edges
         kept = [index for index, edge in enumerate(edges) if pending.embedded(connection, edge.sequence)]
         for purpose, readers in (("relationship", changes.relationships), ("predicate", changes.predicates)):
             indices = [index for index in kept if edges[index].purpose == purpose]

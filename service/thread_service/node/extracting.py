@@ -22,6 +22,7 @@ from typing import Any
 
 import apsw
 
+from thread_service import observe
 from thread_service.errors import Busy, InvalidRequest, NotReady, StorageFull, StoreFailed, ThreadError
 from thread_service.logs import Stopwatch, event
 from thread_service.models.extraction.interface import ExtractionFailed, ExtractionStats, Extractor, Found
@@ -80,6 +81,11 @@ class Extracting:
     @property
     def stats(self) -> ExtractionStats:
         return ExtractionStats() if self._extractor is None else self._extractor.stats
+
+    @property
+    def is_ready(self) -> bool | None:
+        """Whether the model can be asked; None without one."""
+        return None if self._extractor is None else not self._extractor.complaint()
 
     def counts(self) -> Counts:
         with self._store.read() as connection:
@@ -248,11 +254,12 @@ class Extracting:
         self._complaint = ""
         self._done += 1
         self._committed()
-        entities = len(found.entities) if is_used else 0
+        entities, total = len(found.entities) if is_used else 0, watch.total
+        observe.time_phases("extracted", total, watch.phases)
         event(
             log,
             "extracted",
-            total_ms=watch.total,
+            total_ms=total,
             **watch.milliseconds(),
             characters=sum(map(len, texts)),
             entities=entities,

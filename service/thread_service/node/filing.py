@@ -14,7 +14,8 @@ from typing import Literal
 
 import apsw
 
-from thread_service.batching.embed import EmbeddingQueue
+from thread_service import observe
+from thread_service.batching.serving import ServingModel
 from thread_service.errors import Busy, InvalidRequest
 from thread_service.logs import Stopwatch, event
 from thread_service.node.indexing import Indexer
@@ -38,7 +39,7 @@ Outcome = Literal["new", "replaced", "linked", "skipped", "failed"]
 
 class Filing:
     def __init__(
-        self, store: Store, embedding: EmbeddingQueue, indexer: Indexer, work: Work, *, pending_documents_max: int
+        self, store: Store, embedding: ServingModel, indexer: Indexer, work: Work, *, pending_documents_max: int
     ) -> None:
         self._store = store
         self._embedding = embedding
@@ -55,6 +56,7 @@ class Filing:
             self._store, lambda connection, changes: self._accept(connection, request, changes)
         )
         watch.lap("committed")
+        observe.time_phases("deposit", watch.total, watch.phases)
         self._indexer.nudge()
         _log_deposit(request, accepted, watch)
         tokens = await self._work.run(lambda: self._count_tokens(accepted.texts_to_embed))

@@ -8,8 +8,8 @@ import apsw
 import numpy as np
 from numpy.typing import NDArray
 
-from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import Caller, Scan, ScanQueue
+from thread_service.batching.serving import ServingModel
 from thread_service.node.operations import (
     GraphAnswer,
     GraphDocument,
@@ -33,7 +33,7 @@ Vector = NDArray[np.float32]
 
 
 class GraphQueries:
-    def __init__(self, store: Store, embedding: EmbeddingQueue, scans: ScanQueue, work: Work) -> None:
+    def __init__(self, store: Store, embedding: ServingModel, scans: ScanQueue, work: Work) -> None:
         self._store = store
         self._embedding = embedding
         self._scans = scans
@@ -41,6 +41,9 @@ class GraphQueries:
 
     async def graph(self, request: GraphRequest) -> GraphAnswer:
         """Errors: NotReady (a free-text query while the model is loading), Busy."""
+        return await self._embedding.with_one(lambda: self._graph(request))
+
+    async def _graph(self, request: GraphRequest) -> GraphAnswer:
         vector = await self._embedding.query_vector(request.query) if request.query.strip() else None
         with Caller() as caller:
             return await self._work.run(lambda: self._answer(request, vector, caller))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 import apsw
 
-from thread_service.batching.embed import EmbeddingQueue
+from thread_service.batching.serving import ServingModel
 from thread_service.errors import Busy, IndexMismatch, NotReady, StorageFull, StoreFailed, ThreadError
 from thread_service.node.back_linking import BackLinking
 from thread_service.node.document_batches import DocumentBatch, DocumentBatches
@@ -43,7 +43,7 @@ RETRY_SECONDS = 0.5
 
 class Indexer:
     def __init__(
-        self, store: Store, embedding: EmbeddingQueue, work: Work, extracting: Extracting, *, mention_linking: bool
+        self, store: Store, embedding: ServingModel, work: Work, extracting: Extracting, *, mention_linking: bool
     ) -> None:
         self._store = store
         self._embedding = embedding

@@ -9,10 +9,12 @@ from prometheus_client.metrics_core import Metric
 
 from thread_kernels import TableStats
 from thread_service import observe
-from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import BATCH_BOUNDS, ScanQueue
+from thread_service.batching.serving import ServingModel
+from thread_service.models.embedder import Phase
+from thread_service.models.gpu_memory import read_gpu_memory
 from thread_service.node.extracting import Extracting
-from thread_service.store import documents, sql
+from thread_service.store import documents, room, sql
 from thread_service.store.store import Store
 
 _STATES: tuple[str, ...] = get_args(get_type_hints(TableStats)["state"])
@@ -30,11 +32,11 @@ _TABLE: tuple[tuple[observe.Declaration, Callable[[TableStats], float]], ...] = 
 )
 
 
-def read(store: Store, embedding: EmbeddingQueue, scans: ScanQueue, extracting: Extracting) -> list[Metric]:
+def read(store: Store, embedding: ServingModel, scans: ScanQueue, extracting: Extracting) -> list[Metric]:
     """Everything declared in `observe` that a node itself knows. Blocking."""
     return [
         *(*_filed(store), *_extraction(extracting), *_embedding(embedding)),
-        *(*_scans(scans), *_tables(store), *_cache(store)),
+        *(*_scans(scans), *_tables(store), *_cache(store), *_disk(store), *_gpu()),
     ]
 
 
@@ -46,16 +48,20 @@ def _filed(store: Store) -> Iterable[Metric]:
 
 
 def _extraction(extracting: Extracting) -> Iterable[Metric]:
-    counts, stats = extracting.counts(), extracting.stats
+    counts, stats, is_ready = extracting.counts(), extracting.stats, extracting.is_ready
+    yield observe.EXTRACTION_READY.read([] if is_ready is None else [((), is_ready)])
     yield observe.EXTRACTION_DOCUMENTS.read([(("waiting",), counts.waiting), (("put off",), counts.put_off)])
     yield observe.EXTRACTION_ANSWERS.read(
         [(("usable",), stats.answered), (("invalid",), stats.invalid), (("none",), stats.failed)]
     )
 
 
-def _embedding(embedding: EmbeddingQueue) -> Iterable[Metric]:
+def _embedding(embedding: ServingModel) -> Iterable[Metric]:
     stats = embedding.stats()
+    status = embedding.embedder.status
     yield observe.EMBEDDING_READY.read_one(embedding.is_ready)
+    yield observe.EMBEDDING_PHASE.read([((phase,), phase == status.phase) for phase in get_args(Phase)])
+    yield observe.EMBEDDING_DOWNLOADED.read([] if status.fraction is None else [((), status.fraction)])
     yield observe.EMBEDDING_WAITING.read(
         [(("query",), stats.waiting_queries), (("document",), stats.waiting_documents)]
     )
@@ -97,5 +103,20 @@ def _tables(store: Store) -> Iterable[Metric]:
             ((*table, plan), count)
             for table, stats in found
             for plan, count in (("gather", stats.gathered), ("scan", stats.scanned), ("code", stats.by_code))
+        ]
+    )
+
+
+def _disk(store: Store) -> Iterable[Metric]:
+    yield observe.DISK_FREE.read_one(room.free_bytes(store.directory))
+    yield observe.DISK_USED.read([((kind,), taken) for kind, taken in room.used_bytes(store.directory).items()])
+
+
+def _gpu() -> Iterable[Metric]:
+    yield observe.GPU_MEMORY.read(
+        [
+            ((str(memory.index), state), size)
+            for memory in read_gpu_memory()
+            for state, size in (("used", memory.used_bytes), ("free", memory.free_bytes))
         ]
     )

@@ -22,8 +22,8 @@ import numpy as np
 from pyroaring import BitMap
 
 from thread_kernels import Hits
-from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import Caller, ScanQueue
+from thread_service.batching.serving import ServingModel
 from thread_service.node.near_edges import EdgeScan, cosines, edge_scans
 from thread_service.node.view import JOINING_DOCUMENTS, Keys, Ranked, Rows, Vector, View, word_shares
 from thread_service.search import ranking
@@ -82,7 +82,7 @@ class Narrowing:
         self,
         view: View,
         store: Store,
-        embedding: EmbeddingQueue,
+        embedding: ServingModel,
         scans: ScanQueue,
         caller: Caller,
         entities: Sequence[int],

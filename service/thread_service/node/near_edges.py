@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thread_kernels import Hits
-from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import Scan
+from thread_service.batching.serving import ServingModel
 from thread_service.search.evidence import NEAREST_EDGES, PREDICATE_WEIGHT
 from thread_service.store import lookup, stamp
 from thread_service.store.pending import EdgePurpose
@@ -42,7 +42,7 @@ class EdgeScan(NamedTuple):
 
 def edge_scans(
     store: Store,
-    embedding: EmbeddingQueue,
+    embedding: ServingModel,
     connection: apsw.Connection,
     readers: Iterable[str],
     vector: Vector,

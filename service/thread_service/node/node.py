@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ from prometheus_client.metrics_core import Metric
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import ScanQueue
+from thread_service.batching.serving import ServingModel
 from thread_service.errors import ThreadError
+from thread_service.models.embedder import Stamp, name_for_callers
 from thread_service.models.extraction.interface import Extractor
 from thread_service.node import metrics
 from thread_service.node.contents import Contents
@@ -26,6 +28,7 @@ from thread_service.node.operations import (
     DocumentsAnswer,
     DocumentsRequest,
     EmbedderHealth,
+    EngineHealth,
     ExportAnswer,
     ExportRequest,
     Filed,
@@ -43,6 +46,7 @@ from thread_service.node.operations import (
     UpdateDocumentRequest,
     UpdateGroupRequest,
 )
+from thread_service.node.reembedding import Reembedding
 from thread_service.node.search import Searching
 from thread_service.node.updates import Updates
 from thread_service.node.work import Work
@@ -53,7 +57,7 @@ from thread_service.store.store import Store
 
 class Node:
     """Owns the store, the embedding queue and the extractor it is given, and closes them. `extractor` None: documents
-    that nobody described keep their keywords."""
+    that nobody described keep their keywords. `another_model`: see `Reembedding`."""
 
     def __init__(
         self,
@@ -65,20 +69,26 @@ class Node:
         mention_linking: bool = True,
         pending_documents_max: int = 10_000,
         extractor: Extractor | None = None,
+        another_model: Callable[[Mapping[str, Any], Stamp | None], EmbeddingQueue | None] = lambda *_: None,
     ) -> None:
         self._store = store
-        self._embedding = embedding
+        self._embedding = ServingModel(embedding)
         self._scans = ScanQueue()
         self._work = Work()
         self._extracting = Extracting(store, extractor, committed=lambda: self._indexer.nudge())
-        self._indexer = Indexer(store, embedding, self._work, self._extracting, mention_linking=mention_linking)
-        self._filing = Filing(store, embedding, self._indexer, self._work, pending_documents_max=pending_documents_max)
-        self._searching = Searching(store, embedding, self._scans, self._work, graph_mode=graph_mode, lexical=lexical)
-        self._graph = GraphQueries(store, embedding, self._scans, self._work)
+        self._indexer = Indexer(store, self._embedding, self._work, self._extracting, mention_linking=mention_linking)
+        self._filing = Filing(
+            store, self._embedding, self._indexer, self._work, pending_documents_max=pending_documents_max
+        )
+        self._searching = Searching(
+            store, self._embedding, self._scans, self._work, graph_mode=graph_mode, lexical=lexical
+        )
+        self._graph = GraphQueries(store, self._embedding, self._scans, self._work)
         self._library = Library(store, self._work)
         self._contents = Contents(store, self._work)
         self._updates = Updates(store, self._work)
         self.graph_admin = GraphAdmin(store, self._indexer, self._extracting, self._work)
+        self._reembedding = Reembedding(store, self._embedding, self._work, another_model, switched=self._indexer.nudge)
         self.ready = False
 
     def start(self) -> None:
@@ -148,6 +158,11 @@ class Node:
         """Let the instruct model read what was put off, see `Extracting.catch_up`."""
         return await self._extracting.catch_up(self._work, progress)
 
+    async def reembed(self, wanted: Mapping[str, Any], progress: verification.Progress) -> dict[str, Any]:
+        """Embed everything with another model and let it take over, see `Reembedding.run`; the index serves
+        meanwhile."""
+        return await self._reembedding.run(wanted, progress)
+
     async def metrics(self) -> Sequence[Metric]:
         """What its tables and queues show now, as declared in `observe`."""
         return await self._work.run(lambda: metrics.read(self._store, self._embedding, self._scans, self._extracting))
@@ -158,6 +173,11 @@ class Node:
         with contextlib.suppress(ThreadError), self._store.read() as connection:
             if running is not None:
                 stamp.log_difference(connection, running)
+            stamp.log_unfinished(connection)
+
+    def engine_health(self) -> EngineHealth:
+        engine = self._store.resident.engine
+        return EngineHealth("cuda" if engine.name == "cuda" else "cpu", engine.fault)
 
     def embedder_health(self) -> EmbedderHealth:
         embedder = self._embedding.embedder
@@ -168,12 +188,12 @@ class Node:
                 index = stamp.state(connection, running)
                 indexed_with = stamp.stored_space(connection) if index == "mismatch" else None
         return EmbedderHealth(
-            model=embedder.model if running is None else running.model,
+            model=name_for_callers(embedder.model if running is None else running.model),
             vector_space="" if running is None else running.space,
             phase=status.phase,
             revision=None if running is None else running.revision,
             fraction=status.fraction,
-            error=status.error,
+            error=status.told or status.error,
             index=index,
             indexed_with=indexed_with,
         )
@@ -183,6 +203,7 @@ class Node:
         are still taken."""
         self._indexer.stop()
         self._extracting.stop()
+        self._reembedding.stop()
         self._store.stop_compacting()
         self._store.stop_verifying()
 

@@ -444,6 +444,14 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """`error`: why vectors are searched on the CPU though `device` is another."""
+
+    device: Literal["cpu", "cuda"]
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class EmbedderHealth:
     """`index`: whether the stored index was written by this model. `indexed_with`: the other one, on a mismatch."""
 

@@ -25,8 +25,8 @@ import apsw
 import numpy as np
 
 from thread_service import observe
-from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.scan import Caller, ScanQueue
+from thread_service.batching.serving import ServingModel
 from thread_service.errors import InvalidRequest, ThreadError
 from thread_service.logs import Stopwatch, event
 from thread_service.node import code_search, narrow
@@ -85,7 +85,7 @@ class Searching:
     def __init__(
         self,
         store: Store,
-        embedding: EmbeddingQueue,
+        embedding: ServingModel,
         scans: ScanQueue,
         work: Work,
         *,
@@ -102,11 +102,14 @@ class Searching:
 
     async def search(self, request: SearchRequest) -> SearchAnswer:
         """Errors: InvalidRequest (no query, or a vector that is no vector), NotReady (the model is needed), Busy."""
-        watch, beside = Stopwatch(), Stopwatch()
         if request.query_embedding is None and not request.query.strip():
             raise InvalidRequest.field("query", "is blank; say what to search for.")
         if request.query_embedding is not None and not is_usable(request.query_embedding):
             raise InvalidRequest.field("query_embedding", f"holds NaN, infinity or a number beyond {COMPONENT_MAX:g}.")
+        return await self._embedding.with_one(lambda: self._search(request))
+
+    async def _search(self, request: SearchRequest) -> SearchAnswer:
+        watch, beside = Stopwatch(), Stopwatch()
         preparing = self._work.start(lambda: self._prepare(request, beside))
         try:
             vectors = await self._vectors(request)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from thread_service.store.segments import Location
 
-Purpose = Literal["model", "caller", "relationship", "predicate"]
+Purpose = Literal["model", "caller", "relationship", "predicate", "next_model", "next_relationship", "next_predicate"]
+"""What a vector is of. `next_…`: made by the model that the index is being embedded with anew, not searched yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,14 @@ class Changes:
     listings: Mapping[int, frozenset[int]] | None = None
     unasserted: set[int] = field(default_factory=set)
     cleared: bool = False
+    abandoned: bool = False
+    """The `next_…` vectors went."""
+    switched: Callable[[], None] | None = None
+    """The `next_…` vectors have taken the place of the others; to be called first, while the tables are locked."""
 
     @property
     def has_removals(self) -> bool:
         """Whether something went for good."""
         states = (*self.contents.values(), *self.relationships.values(), *self.predicates.values())
-        return self.cleared or any(state is None for state in states)
+        is_anew = self.cleared or self.abandoned or self.switched is not None
+        return is_anew or any(state is None for state in states)

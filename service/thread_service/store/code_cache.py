@@ -32,7 +32,7 @@ from thread_service.store.changes import Purpose
 from thread_service.store.files import OsFiles
 from thread_service.store.stored_rows import COLUMNS
 
-FORMAT = 1
+FORMAT = 2
 
 _NAME = re.compile(r"codes-(\d{6,})(\.new)?")
 _MANIFEST = "manifest.json"
@@ -67,7 +67,7 @@ class _Entry(msgspec.Struct, frozen=True):
     purpose: Purpose
     width: int
     count: _Count
-    file: Annotated[str, msgspec.Meta(pattern=r"^[a-z]+-[0-9]+\.codes$")]
+    file: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]+-[0-9]+\.codes$")]
     crc: int
 
 

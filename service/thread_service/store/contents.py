@@ -123,7 +123,7 @@ def to_embed(connection: apsw.Connection, content_key: int) -> tuple[int, int]:
 def _drop(connection: apsw.Connection, content_key: int, changes: Changes) -> None:
     _unindex_words(connection, content_key)
     connection.execute(
-        "DELETE FROM vectors WHERE purpose IN ('model', 'caller') AND subject_key IN"
+        "DELETE FROM vectors WHERE purpose IN ('model', 'caller', 'next_model') AND subject_key IN"
         " (SELECT partition_key FROM partitions WHERE content_key = ?)",
         (content_key,),
     )

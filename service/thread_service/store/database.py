@@ -27,7 +27,7 @@ import apsw
 
 from thread_service.errors import Busy, StoreFailed
 from thread_service.store.connections import connect_reader, connect_writer, is_fatal, is_full, translate
-from thread_service.store.migrations import OLDEST, migrate, steps
+from thread_service.store.migrations import OLDEST, migrate, schema_version, steps
 from thread_service.store.readers import Readers
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Database:
         try:
             self._writer = connect_writer(path, vfs)
             try:
-                migrate(self._writer, steps(schema), OLDEST)
+                migrate(self._writer, steps(schema, schema_version(self._writer)), OLDEST)
             except BaseException:
                 self._writer.close()
                 raise
@@ -160,7 +160,11 @@ class Database:
         # Last of all, so that it leaves one clean file without a log. After a failure the log stays as it is.
         if self._failure is not None:
             self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        self._writer.close()
+        try:
+            self._writer.close()
+        except apsw.Error as error:
+            # Everything is committed: the next start finds it in the log.
+            _log.warning("%s: the log could not be taken into the database: %s", self._path, error)
         self._closed = True
 
     def _enqueue(self, job: _Job) -> Future[Any]:

@@ -10,6 +10,7 @@ restore did not finish. Everything is created readable by its owner only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -51,7 +52,9 @@ class DataDirectory:
                 chosen = _node_id(data_dir, node_id)
             (data_dir / "nodes" / chosen).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreFailed(f"{data_dir}: cannot be used as the data directory: {error.strerror}") from error
+            raise StoreFailed(
+                f"{data_dir}: cannot be used as the data directory: {error.strerror}; {_remedy(error)}"
+            ) from error
         return cls.open_existing(data_dir, chosen)
 
     @classmethod
@@ -67,7 +70,7 @@ class DataDirectory:
                 OsFiles().sync_directory(directory)
         except OSError as error:
             lock.release()
-            raise StoreFailed(f"{path}: cannot be written: {error.strerror}") from error
+            raise StoreFailed(f"{path}: cannot be written: {error.strerror}; {_remedy(error)}") from error
         except StoreFailed:
             lock.release()
             raise
@@ -88,6 +91,14 @@ class DataDirectory:
     def close(self) -> None:
         """Give the directory up to the next process."""
         self.lock.release()
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno == errno.EROFS:
+        return "mount it for writing, or give another --data-dir"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"let user {os.getuid()} write there, or give another --data-dir"
+    return "give another --data-dir"
 
 
 def existing_node(data_dir: Path, node_id: str | None = None) -> str:

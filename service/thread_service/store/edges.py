@@ -33,6 +33,11 @@ def text(subject: End, predicate: str, object_: End) -> str:
     return f"{subject.kind}: {subject.name} {predicate} {object_.kind}: {object_.name}"
 
 
+def predicate_text(predicate: str) -> str:
+    """What is embedded for a predicate."""
+    return f"Relationship predicate: {predicate}"
+
+
 def ensure(connection: apsw.Connection, subject: End, predicate: str, object_: End) -> int:
     """The edge's key. A new edge is nobody's yet: assert it in the same transaction and `refresh` it."""
     relationship_id = ids.relationship_id(subject.entity_id, predicate, object_.entity_id)
@@ -57,7 +62,7 @@ def _ensure_predicate(connection: apsw.Connection, predicate: str) -> int:
         return cast(int, found)
     connection.execute("INSERT INTO predicates (predicate_id, predicate) VALUES (?, ?)", (predicate_id, predicate))
     predicate_key = connection.last_insert_rowid()
-    pending.embed_later(connection, "predicate", predicate_key, f"Relationship predicate: {predicate}")
+    pending.embed_later(connection, "predicate", predicate_key, predicate_text(predicate))
     return predicate_key
 
 

@@ -20,9 +20,43 @@ OLDEST = 2
 """Version 1 had several shapes before the first release."""
 
 
-def steps(schema: str) -> tuple[str, ...]:
-    """Every migration, the oldest first."""
-    return ("", schema)
+# The CHECK of a table cannot be changed in place.
+_NEXT_MODEL = """
+CREATE TABLE next_stamp (
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    space TEXT NOT NULL,
+    model TEXT NOT NULL,
+    revision TEXT,
+    width INTEGER NOT NULL,
+    stamped_at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE new_vectors (
+    vector_key INTEGER PRIMARY KEY AUTOINCREMENT,
+    purpose TEXT NOT NULL CHECK (purpose IN ('model', 'caller', 'relationship', 'predicate',
+        'next_model', 'next_relationship', 'next_predicate')),
+    width INTEGER NOT NULL,
+    subject_key INTEGER NOT NULL,
+    segment INTEGER NOT NULL REFERENCES segments,
+    slot INTEGER NOT NULL,
+    crc INTEGER NOT NULL
+) STRICT;
+INSERT INTO new_vectors SELECT * FROM vectors;
+DELETE FROM sqlite_sequence WHERE name = 'new_vectors';
+INSERT INTO sqlite_sequence SELECT 'new_vectors', seq FROM sqlite_sequence WHERE name = 'vectors';
+DROP TABLE vectors;
+ALTER TABLE new_vectors RENAME TO vectors;
+CREATE INDEX vectors_by_subject ON vectors (subject_key, purpose);
+CREATE INDEX vectors_by_segment ON vectors (segment);
+"""
+
+
+NEWEST = 3
+"""The version that this program reads and writes."""
+
+
+def steps(schema: str, version: int) -> tuple[str, ...]:
+    """The migrations of a database of this version, by number: a new one gets the whole schema at once."""
+    return ("", "", schema) if version == 0 else ("", "", _NEXT_MODEL)
 
 
 def migrate(connection: apsw.Connection, migrations: Sequence[str], oldest: int = 0) -> None:

@@ -162,6 +162,8 @@ def embedded(connection: apsw.Connection, sequence: int) -> bool:
 
 
 def forget_vector(connection: apsw.Connection, purpose: EdgePurpose, subject_key: int) -> None:
-    """The subject goes: its vector and its wish for one too."""
-    connection.execute("DELETE FROM vectors WHERE purpose = ? AND subject_key = ?", (purpose, subject_key))
+    """The subject goes: its vectors and its wish for one too."""
+    connection.execute(
+        "DELETE FROM vectors WHERE purpose IN (?, ?) AND subject_key = ?", (purpose, f"next_{purpose}", subject_key)
+    )
     connection.execute("DELETE FROM unembedded WHERE purpose = ? AND subject_key = ?", (purpose, subject_key))

@@ -27,6 +27,13 @@ from thread_service.store.sharing import Sharing
 
 Ints = NDArray[np.int64]
 
+NEXT: Mapping[Purpose, Purpose] = {
+    "next_model": "model",
+    "next_relationship": "relationship",
+    "next_predicate": "predicate",
+}
+"""Whose place the tables take that are made anew."""
+
 
 class ResidentTable:
     """One table of the engine with what its rows mean: row ↔ subject, where it lies, and a row set per reader token."""
@@ -125,7 +132,7 @@ class Resident:
     """All resident tables, the document sets, and the cache of graph links."""
 
     def __init__(self, engine: Engine, segments: Segments) -> None:
-        self._engine = engine
+        self.engine = engine
         self._segments = segments
         self.lock = threading.RLock()
         self.graph = GraphCache()
@@ -150,7 +157,8 @@ class Resident:
     # ------------------------------------------------------------------------------------------ reading
 
     def table(self, purpose: Purpose, width: int) -> ResidentTable | None:
-        return self.tables.get((purpose, width))
+        with self.lock:  # after the switch of the model nobody may find a table of before
+            return self.tables.get((purpose, width))
 
     def partition_tables(self, width: int, purposes: Iterable[Literal["model", "caller"]]) -> list[ResidentTable]:
         return [found for purpose in purposes if (found := self.table(purpose, width)) is not None]
@@ -198,6 +206,12 @@ class Resident:
                 self.close()
                 self._empty()
                 self.graph.clear()
+            if changes.abandoned:
+                self._drop_tables(NEXT)
+            if changes.switched is not None:
+                changes.switched()
+                self._drop_tables(NEXT.values())
+                self.tables = {(NEXT.get(purpose, purpose), width): t for (purpose, width), t in self.tables.items()}
             for new in changes.vectors:
                 table = self.ensure_table(new.purpose, new.vectors.shape[1])
                 table.append(new.subject_keys, new.vectors, packed(new.locations))
@@ -213,13 +227,17 @@ class Resident:
             self._publish_edges("predicate", changes.predicates)
             self.graph.publish(changes)
 
+    def _drop_tables(self, purposes: Collection[Purpose]) -> None:
+        for purpose, width in [key for key in self.tables if key[0] in purposes]:
+            self.drop_table(purpose, width)
+
     def ensure_table(self, purpose: Purpose, width: int) -> ResidentTable:
         if (purpose, width) not in self.tables:
-            self.tables[purpose, width] = ResidentTable(self._engine, self._segments, width)
+            self.tables[purpose, width] = ResidentTable(self.engine, self._segments, width)
         return self.tables[purpose, width]
 
     def drop_table(self, purpose: Purpose, width: int) -> None:
-        """Give up a table that could not be filled."""
+        """Give up a table: it could not be filled, or is not searched any more."""
         self.tables.pop((purpose, width)).table.close()
 
     def set_contents(self, readers: str, content_keys: ArrayLike, firsts: ArrayLike, counts: ArrayLike) -> None:
@@ -257,7 +275,7 @@ class Resident:
     def set_edges(self, purpose: Purpose, readers: str, keys: ArrayLike) -> None:
         """Relationships or predicates with the same readers."""
         for (kind, _), table in self.tables.items():
-            if kind == purpose:
+            if kind in (purpose, f"next_{purpose}"):
                 table.set_readers(keys, readers)
 
     def close(self) -> None:
@@ -266,7 +284,7 @@ class Resident:
             resident.table.close()
 
     def _all_partition_tables(self) -> list[ResidentTable]:
-        return [table for (purpose, _), table in self.tables.items() if purpose in ("model", "caller")]
+        return [table for (purpose, _), table in self.tables.items() if purpose in ("model", "caller", "next_model")]
 
     def _drop_content(self, content_key: int) -> None:
         partitions = self.partitions_of_content(content_key)
@@ -299,7 +317,7 @@ class Resident:
     def _publish_edges(self, purpose: Purpose, edges: Mapping[int, str | None]) -> None:
         gone = [key for key, readers in edges.items() if readers is None]
         for (kind, _), table in self.tables.items():
-            if kind == purpose:
+            if kind in (purpose, f"next_{purpose}"):
                 table.remove(gone)
         by_readers: dict[str, list[int]] = {}
         for key, readers in edges.items():

@@ -10,6 +10,15 @@ CREATE TABLE stamp (                      -- the embedding model that wrote the 
     stamped_at INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE next_stamp (                 -- the model that everything is being embedded with anew, until it takes the other's place
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    space TEXT NOT NULL,
+    model TEXT NOT NULL,
+    revision TEXT,
+    width INTEGER NOT NULL,
+    stamped_at INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE policy (                     -- how a graph is made of texts; without a row, as the program says
     only INTEGER PRIMARY KEY CHECK (only = 1),
     body TEXT NOT NULL                    -- JSON
@@ -146,7 +155,8 @@ CREATE TABLE segments (                   -- files of fixed-width rows; slots be
 
 CREATE TABLE vectors (                    -- subject_key: a partition, relationship or predicate, as `purpose` says
     vector_key INTEGER PRIMARY KEY AUTOINCREMENT,
-    purpose TEXT NOT NULL CHECK (purpose IN ('model', 'caller', 'relationship', 'predicate')),
+    purpose TEXT NOT NULL CHECK (purpose IN ('model', 'caller', 'relationship', 'predicate',
+        'next_model', 'next_relationship', 'next_predicate')),   -- next_: of the model of next_stamp
     width INTEGER NOT NULL,
     subject_key INTEGER NOT NULL,
     segment INTEGER NOT NULL REFERENCES segments,

@@ -1,4 +1,6 @@
-"""Which embedding model wrote the index. Runs inside the caller's transaction."""
+"""Which embedding model wrote the index, and which is to take its place (`reembedding`). Runs inside the caller's
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,13 @@ def stored_model(connection: apsw.Connection) -> str | None:
     """The name by which the model of the index can be loaded again."""
     found: str | None = sql.value(connection, "SELECT model FROM stamp")
     return found
+
+
+def stored(connection: apsw.Connection, *, next: bool = False) -> Stamp | None:
+    """The whole stamp of the index, or of the model that is to take its place (`next`); None without one."""
+    table = "next_stamp" if next else "stamp"
+    found = sql.row(connection, f"SELECT space, model, revision, width FROM {table}")
+    return None if found is None else Stamp(*found)
 
 
 def stored_width(connection: apsw.Connection) -> int | None:
@@ -56,7 +65,7 @@ def check(connection: apsw.Connection, running: Stamp) -> None:
         raise IndexMismatch(
             f"The index was written with {stored_space(connection) or 'an unknown model'},"
             f" and the node runs {running.space}. Start the node with the model of the index,"
-            " or clear the index (POST /v1/clear) and file again."
+            " or let `thread reembed` embed what is stored with this one."
         )
 
 
@@ -66,7 +75,8 @@ def log_difference(connection: apsw.Connection, running: Stamp) -> None:
     if found != "matches":
         _log.error(
             "the index was written with %s, the node runs %s: deposits that need the model are refused and its vectors"
-            " are not searched; start the node with the model of the index, or clear the index",
+            " are not searched; start the node with the model of the index, or run `thread reembed` to embed what is"
+            " stored with this one",
             stored_space(connection) or "an unknown model",
             running.space,
         )
@@ -74,10 +84,20 @@ def log_difference(connection: apsw.Connection, running: Stamp) -> None:
     if stored is not None and stored != running.revision and not _is_empty(connection):
         _log.warning(
             "the index was written with revision %s of %s, the node runs revision %s: distances between their vectors"
-            " may be wrong; clear the index and file again, or start the node with that revision",
+            " may be wrong; run `thread reembed` to embed what is stored anew, or start the node with that revision",
             stored,
             running.model,
             running.revision or "unknown",
+        )
+
+
+def log_unfinished(connection: apsw.Connection) -> None:
+    """Say in the log that embedding anew was begun and did not end."""
+    if (unfinished := stored(connection, next=True)) is not None:
+        _log.warning(
+            "embedding anew with %s did not end; `thread reembed --embedding-model %s` goes on with it",
+            unfinished.space,
+            unfinished.model,
         )
 
 

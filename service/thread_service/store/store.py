@@ -33,7 +33,7 @@ _TABLES = (
     "pending", "set_aside", "unembedded", "unextracted", "relink", "changed_names", "mentions", "names",
     "relationship_assertions", "relationship_counts", "assertions", "entity_counts", "entity_readers",
     "predicate_readers", "relationships", "predicates", "entity_words", "entities", "group_tags", "document_groups",
-    "documents", "vectors", "segments", "partitions", "contents", "groups", "owners", "words", "stamp",
+    "documents", "vectors", "segments", "partitions", "contents", "groups", "owners", "words", "stamp", "next_stamp",
 )  # fmt: skip
 
 

@@ -50,8 +50,8 @@ def snapshot(connection: apsw.Connection, known: Ints | None = None) -> Ints:
     """Every row, int64 [5, n] by ascending vector key: a number for its table, vector key, subject key, place, CRC.
 
     `known`: an earlier snapshot, of this database or of any other. Where it agrees with the database its rows are
-    taken, which is several times faster than reading them: a row never changes but for its place, and no key comes
-    back, so the number of rows and a weighted sum of their columns tell whether anything is different.
+    taken, which is several times faster than reading them: a row never changes but for its place and its table, and no
+    key comes back, so the number of rows and a weighted sum of their columns tell whether anything is different.
     """
     if known is None:
         return _read(connection, 0, np.iinfo(np.int64).max)
@@ -92,7 +92,7 @@ def _read(connection: apsw.Connection, start: int, stop: int) -> Ints:
 
 
 # Sums stay below 2^63 for subject keys below 2^31, which is what the memory holds.
-_FACTORS = {"subject_key": 7_919, "segment": 1_000_003, "slot": 31, "crc": 1}
+_FACTORS = {f"({_TABLE})": 65_537, "subject_key": 7_919, "segment": 1_000_003, "slot": 31, "crc": 1}
 _WEIGHTS = 16
 
 
@@ -107,7 +107,7 @@ def _sums(connection: apsw.Connection, start: int, stop: int) -> tuple[int, ...]
 
 
 def _sums_of(rows: Ints) -> tuple[int, ...]:
-    _, keys, subjects, places, crcs = rows
-    columns = (subjects, *unpacked(places), crcs)
+    tables, keys, subjects, places, crcs = rows
+    columns = (tables, subjects, *unpacked(places), crcs)
     mixed = sum(column * factor for column, factor in zip(columns, _FACTORS.values(), strict=True))
     return len(keys), int(mixed @ (keys % _WEIGHTS + 1))

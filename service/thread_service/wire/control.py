@@ -36,6 +36,7 @@ class Commanded(Protocol):
     async def compact(self, progress: Progress) -> Compacted: ...
     async def verify(self, *, full: bool, progress: Progress) -> dict[str, Any]: ...
     async def extract(self, progress: Progress) -> dict[str, Any]: ...
+    async def reembed(self, wanted: Mapping[str, Any], progress: Progress) -> dict[str, Any]: ...
 
 
 def commands(node: Commanded) -> dict[str, Command]:
@@ -50,7 +51,10 @@ def commands(node: Commanded) -> dict[str, Command]:
     async def extract(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         return await node.extract(progress)
 
-    return {"compact": compact, "verify": verify, "extract": extract}
+    async def reembed(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+        return await node.reembed(arguments, progress)
+
+    return {"compact": compact, "verify": verify, "extract": extract, "reembed": reembed}
 
 
 async def run_control(path: Path, known: Mapping[str, Command], stop: asyncio.Event) -> None:

@@ -284,7 +284,7 @@ def library_request(body: schemas.LibraryRequest) -> operations.LibraryRequest:
         owner(body.owner_id, "owner_id"),
         include_available=bool(body.include_available),
         limit=max(body.limit or 0, 0),
-        after_id=body.after_id or "",
+        after_id=bounded_id(body.after_id or "", "after_id"),
     )
 
 
@@ -304,8 +304,8 @@ def export_request(body: schemas.ExportRequest) -> operations.ExportRequest:
     return operations.ExportRequest(
         owner(body.owner_id, "owner_id"),
         group_ids=tuple(bounded_id(text, f"group_ids[{index}]") for index, text in enumerate(body.group_ids or [])),
-        prefix=body.document_id_prefix or "",
-        after_id=body.after_id or "",
+        prefix=bounded_id(body.document_id_prefix or "", "document_id_prefix"),
+        after_id=bounded_id(body.after_id or "", "after_id"),
         limit=max(body.limit or 0, 0),
         include_embeddings=bool(body.include_embeddings),
     )

@@ -119,6 +119,7 @@ def _relationships(given: Sequence[pb.ThreadGraphRelationIn], field: str) -> tup
 
 
 def _partitions(given: Sequence[pb.ThreadPartitionInput], field: str) -> tuple[operations.PartitionIn, ...]:
+    _counted(given, limits.PARTITIONS_MAX, field)
     return tuple(
         operations.PartitionIn(
             _vector(item.embedding, f"{field}[{position}].embedding"),
@@ -252,7 +253,7 @@ def library_request(message: pb.ThreadLibraryRequest) -> operations.LibraryReque
         owner_id=owner(message.owner_id, "owner_id"),
         include_available=message.include_available,
         limit=max(message.limit, 0),
-        after_id=message.after_id,
+        after_id=bounded_id(message.after_id, "after_id"),
         document_ids=_ids(message.document_ids, limits.INPUTS_MAX, "document_ids"),
     )
 
@@ -300,8 +301,8 @@ def export_request(message: pb.ThreadExportCorpusRequest) -> operations.ExportRe
     return operations.ExportRequest(
         owner_id=owner(message.owner_id, "owner_id"),
         group_ids=_ids(message.group_ids, limits.GROUPS_MAX, "group_ids"),
-        prefix=message.document_id_prefix,
-        after_id=message.after_id,
+        prefix=bounded_id(message.document_id_prefix, "document_id_prefix"),
+        after_id=bounded_id(message.after_id, "after_id"),
         limit=max(message.limit, 0),
         include_embeddings=message.include_embeddings,
     )

@@ -44,26 +44,27 @@ POLICY: dict[str, Any] = {
 async def rename_entity(
     data: Annotated[schemas.RenameEntityRequest, body(RENAME)], node: TheNode
 ) -> schemas.EditAnswer:
-    return _edited(await node.graph_admin.rename_entity(_owner(data.thread), data.id, data.name))
+    return _edited(await node.graph_admin.rename_entity(_owner(data.thread), bounded_id(data.id, "id"), data.name))
 
 
 @operation("/v1/graph/entity/set-kind", "Give an entity another kind")
 async def set_entity_kind(data: Annotated[schemas.SetKindRequest, body(SET_KIND)], node: TheNode) -> schemas.EditAnswer:
-    return _edited(await node.graph_admin.set_entity_kind(_owner(data.thread), data.id, data.kind))
+    return _edited(await node.graph_admin.set_entity_kind(_owner(data.thread), bounded_id(data.id, "id"), data.kind))
 
 
 @operation("/v1/graph/entity/merge", "Make two entities one")
 async def merge_entities(
     data: Annotated[schemas.MergeEntitiesRequest, body(MERGE)], node: TheNode
 ) -> schemas.EditAnswer:
-    return _edited(await node.graph_admin.merge_entities(_owner(data.thread), data.from_id, data.into))
+    from_id, into = bounded_id(data.from_id, "from"), bounded_id(data.into, "into")
+    return _edited(await node.graph_admin.merge_entities(_owner(data.thread), from_id, into))
 
 
 @operation("/v1/graph/entity/delete", "Delete an entity and its edges")
 async def delete_entity(
     data: Annotated[schemas.DeleteRequest, body(DELETE_ENTITY)], node: TheNode
 ) -> schemas.EditAnswer:
-    await node.graph_admin.delete_entity(_owner(data.thread), data.id)
+    await node.graph_admin.delete_entity(_owner(data.thread), bounded_id(data.id, "id"))
     return schemas.EditAnswer(success=True)
 
 
@@ -71,7 +72,7 @@ async def delete_entity(
 async def delete_relationship(
     data: Annotated[schemas.DeleteRequest, body(DELETE_RELATIONSHIP)], node: TheNode
 ) -> schemas.EditAnswer:
-    await node.graph_admin.delete_relationship(_owner(data.thread), data.id)
+    await node.graph_admin.delete_relationship(_owner(data.thread), bounded_id(data.id, "id"))
     return schemas.EditAnswer(success=True)
 
 

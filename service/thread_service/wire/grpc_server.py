@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from thread_service import observe
-from thread_service.errors import InvalidRequest, ThreadError
+from thread_service.errors import Busy, InvalidRequest, ThreadError
 from thread_service.wire import limits
 from thread_service.wire.api_key import WANTED, is_granted
 from thread_service.wire.dispatch import Dispatch
@@ -33,10 +33,22 @@ _log = logging.getLogger(__name__)
 
 CALLS_MAX = 256
 """Calls under way; more are refused with RESOURCE_EXHAUSTED before their messages are read."""
+REQUESTS_BYTES_MAX = 2**30
+"""Messages of all calls under way; a call that brings more is refused with RESOURCE_EXHAUSTED."""
+METADATA_BYTES_MAX = 16_384
+"""The metadata of one call."""
+HANDSHAKE_SECONDS = 10
+IDLE_SECONDS = 600
+"""A connection without calls is asked to close; callers connect again by themselves."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", limits.MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", limits.MESSAGE_BYTES_MAX),
+    ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+    ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+    # Who connects and does not speak HTTP/2 is let go.
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1_000),
+    ("grpc.max_connection_idle_ms", IDLE_SECONDS * 1_000),
     # One connection leaves room for others; its further calls wait with the caller.
     ("grpc.max_concurrent_streams", CALLS_MAX // 2),
     # Only without its own estimate of the bandwidth does gRPC take the two sizes as they are.
@@ -80,6 +92,7 @@ class GrpcServer:
         """Inside a running event loop. Port 0 takes a free one. Raises `ListenError`."""
         self._server = grpc.aio.server(interceptors=interceptors, options=_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         self._health = health.aio.HealthServicer()
+        self._request_bytes = 0
         self.port = _bind(self._server, host, port)
 
     async def start(self, node: Node) -> None:
@@ -88,7 +101,9 @@ class GrpcServer:
             descriptor = pb.DESCRIPTOR.services_by_name[service]
             names.append(descriptor.full_name)
             handlers = {
-                rpc: _handler(f"{service}/{rpc}", pb.__dict__[descriptor.methods_by_name[rpc].input_type.name], call)
+                rpc: self._handler(
+                    f"{service}/{rpc}", pb.__dict__[descriptor.methods_by_name[rpc].input_type.name], call
+                )
                 for rpc, call in operations.items()
             }
             self._server.add_generic_rpc_handlers(
@@ -104,6 +119,36 @@ class GrpcServer:
         """No new calls; those still running after `grace_seconds` are cancelled."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_seconds)
+
+    def _handler(self, rpc: str, request_type: type[Message], operation: Operation) -> grpc.RpcMethodHandler:
+        seconds = observe.GRPC_SECONDS.labels(rpc)
+
+        async def handle(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
+            started = time.perf_counter()
+            status = "CANCELLED"
+            self._request_bytes += len(data)
+            try:
+                if self._request_bytes > REQUESTS_BYTES_MAX:
+                    raise Busy("the node is taking in as much as it can hold; send it later", retry_after_seconds=1)
+                answer: bytes = (await operation(_decoded(request_type, data))).SerializeToString()
+                status = "OK"
+                return answer
+            except ThreadError as error:
+                status = error.grpc_status
+                if error.http_status >= 500 and error.retry_after_seconds is None:
+                    _log.error("%s: %s", rpc, error, exc_info=error)
+                await _refuse(context, error)
+            except Exception:
+                status = "INTERNAL"
+                _log.exception("%s failed", rpc)
+                await context.abort(grpc.StatusCode.INTERNAL, "the node failed to answer; its log says why")
+            finally:
+                self._request_bytes -= len(data)
+                observe.GRPC_REQUESTS.labels(rpc, status).inc()
+                seconds.observe(time.perf_counter() - started)
+            raise AssertionError("abort raises")
+
+        return grpc.unary_unary_rpc_method_handler(handle)
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
@@ -122,33 +167,6 @@ def _bind(server: grpc.aio.Server, host: str, port: int) -> int:
         except RuntimeError:
             raise ListenError(f"port {port} on {host} cannot be taken for gRPC; give another --grpc-port") from None
     return port
-
-
-def _handler(rpc: str, request_type: type[Message], operation: Operation) -> grpc.RpcMethodHandler:
-    seconds = observe.GRPC_SECONDS.labels(rpc)
-
-    async def handle(data: bytes, context: grpc.aio.ServicerContext) -> bytes:
-        started = time.perf_counter()
-        status = "CANCELLED"
-        try:
-            answer: bytes = (await operation(_decoded(request_type, data))).SerializeToString()
-            status = "OK"
-            return answer
-        except ThreadError as error:
-            status = error.grpc_status
-            if error.http_status >= 500 and error.retry_after_seconds is None:
-                _log.error("%s: %s", rpc, error, exc_info=error)
-            await _refuse(context, error)
-        except Exception:
-            status = "INTERNAL"
-            _log.exception("%s failed", rpc)
-            await context.abort(grpc.StatusCode.INTERNAL, "the node failed to answer; its log says why")
-        finally:
-            observe.GRPC_REQUESTS.labels(rpc, status).inc()
-            seconds.observe(time.perf_counter() - started)
-        raise AssertionError("abort raises")
-
-    return grpc.unary_unary_rpc_method_handler(handle)
 
 
 def _decoded(request_type: type[Message], data: bytes) -> Message:

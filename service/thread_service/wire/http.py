@@ -24,7 +24,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from thread_service.errors import NotReady
 from thread_service.node import operations
 from thread_service.settings import Settings
-from thread_service.wire import convert, examples, graph_admin, problems, render, schemas
+from thread_service.wire import convert, examples, graph_admin, page, problems, render, schemas
 from thread_service.wire import metrics as metrics_page
 from thread_service.wire.bodies import JSONBody, decode
 from thread_service.wire.declare import TheAvailability, TheNode, TheSettings, TheStack, body, operation
@@ -46,7 +46,11 @@ from thread_service.wire.secret import NONCE_HEADER, PUBLIC, Stack, stack_guard
 )
 async def health(request: Request[Any, Any, Any], node: TheNode, stack: TheStack) -> schemas.HealthAnswer:
     return render.health_answer(
-        node.embedder_health(), int(time.time()), stack, nonce=request.headers.get(NONCE_HEADER, "")
+        node.embedder_health(),
+        node.engine_health(),
+        int(time.time()),
+        stack,
+        nonce=request.headers.get(NONCE_HEADER, ""),
     )
 
 
@@ -185,6 +189,7 @@ def create_app(
     guards += [api_key_guard(settings.api_key)] if settings.api_key else []
     return Litestar(
         [
+            *page.ROUTES,
             *(health, livez, readyz, metrics),
             *(batch, search, graph, library, library_document, documents, export),
             *graph_admin.ROUTES,

@@ -50,7 +50,8 @@ def problem(
 # ---------------------------------------------------------------------------------------------------- handlers
 
 
-def _thread_error(_: Request[Any, Any, Any], error: ThreadError) -> Response[bytes]:
+def of_error(error: ThreadError) -> Response[bytes]:
+    """The answer to a failure of the error tree."""
     if isinstance(error, StorageFull):
         # One line: the log may be on the disk that is full.
         _log.warning("%s: %s", error.title, error)
@@ -64,6 +65,10 @@ def _thread_error(_: Request[Any, Any, Any], error: ThreadError) -> Response[byt
         fields=error.fields,
         headers=None if error.retry_after_seconds is None else {"Retry-After": str(error.retry_after_seconds)},
     )
+
+
+def _thread_error(_: Request[Any, Any, Any], error: ThreadError) -> Response[bytes]:
+    return of_error(error)
 
 
 def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:

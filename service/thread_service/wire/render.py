@@ -211,7 +211,11 @@ def stats_answer(stats: operations.Stats) -> schemas.StatsAnswer:
 
 
 def health_answer(
-    health: operations.EmbedderHealth, now_seconds: int, stack: Stack | None, nonce: str
+    health: operations.EmbedderHealth,
+    engine: operations.EngineHealth,
+    now_seconds: int,
+    stack: Stack | None,
+    nonce: str,
 ) -> schemas.HealthAnswer:
     """A node with a stack secret proves by `nonce` that it knows it."""
     return schemas.HealthAnswer(
@@ -231,4 +235,5 @@ def health_answer(
             index=_optional(health.index),
             indexed_with=_optional(health.indexed_with),
         ),
+        engine=schemas.Engine(device=engine.device, error=_optional(engine.error)),
     )

@@ -87,7 +87,9 @@ class BatchUpdate(Struct):
     document_id: Id
 
 
-Inputs = Annotated[list[str | Texts], Meta(max_length=limits.INPUTS_MAX)]
+EACH = Meta(max_length=limits.INPUTS_MAX)
+"""Of a list with an entry for each document."""
+Inputs = Annotated[list[str | Texts], EACH]
 Entities = Annotated[list[EntityIn], Meta(max_length=limits.ENTITIES_MAX)]
 Relationships = Annotated[list[RelationshipIn], Meta(max_length=limits.RELATIONSHIPS_MAX)]
 Partitions = Annotated[list[PartitionIn], Meta(max_length=limits.PARTITIONS_MAX)]
@@ -101,13 +103,13 @@ class BatchRequest(Struct):
     sanitize: bool | None = None
     wait: bool | None = None
     media_type: MediaType | None = None
-    document_ids: list[Id | None] | None = None
-    names: list[Name | None] | None = None
-    metadata: list[bytes | None] | None = None
-    tags: list[Names | None] | None = None
-    entities: list[Entities | None] | None = None
-    relationships: list[Relationships | None] | None = None
-    partitions: list[Partitions | None] | None = None
+    document_ids: Annotated[list[Id | None], EACH] | None = None
+    names: Annotated[list[Name | None], EACH] | None = None
+    metadata: Annotated[list[bytes | None], EACH] | None = None
+    tags: Annotated[list[Names | None], EACH] | None = None
+    entities: Annotated[list[Entities | None], EACH] | None = None
+    relationships: Annotated[list[Relationships | None], EACH] | None = None
+    partitions: Annotated[list[Partitions | None], EACH] | None = None
     update: BatchUpdate | None = None
 
 
@@ -451,6 +453,13 @@ class Embedder(Struct, rename="camel", kw_only=True):
     indexed_with: str | UnsetType = UNSET
 
 
+class Engine(Struct, kw_only=True):
+    """`error`: why vectors are searched on the CPU, exactly and slower, though `device` is another."""
+
+    device: Literal["cpu", "cuda"]
+    error: str | UnsetType = UNSET
+
+
 class HealthAnswer(Struct, kw_only=True):
     status: Literal["ok"] = "ok"
     timestamp: str
@@ -459,6 +468,7 @@ class HealthAnswer(Struct, kw_only=True):
     app: str | UnsetType = UNSET
     contract: int | UnsetType = UNSET
     embedder: Embedder
+    engine: Engine
 
 
 class AvailabilityRequest(Struct):

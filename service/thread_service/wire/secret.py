@@ -2,8 +2,9 @@
 
 Callers must be on this machine and know the secret. HTTP: the `Host` names loopback, else 421; `X-Ambient-Secret`
 holds the secret, else 401. gRPC: the peer is loopback, else PERMISSION_DENIED; the metadata hold the secret, else
-UNAUTHENTICATED. `/health` is open and proves that this node knows the secret, without showing it. The secret is
-compared in constant time and never logged.
+UNAUTHENTICATED. `/health` is open and proves that this node knows the secret, without showing it. The files of the
+page at `/` are the same everywhere, and want no secret but a loopback `Host`. The secret is compared in constant time
+and never logged.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ _NONCE = re.compile(r"[0-9A-Fa-f]{16,128}")
 _PUBLIC = "public"
 PUBLIC = {_PUBLIC: True}
 """Marks the one route that needs no secret."""
+_LOCAL = "local"
+LOCAL = {_LOCAL: True}
+"""Marks routes that show nothing of the node: they need no secret, but a loopback `Host`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,7 @@ def stack_guard(stack: Stack) -> Guard:
             return
         if not _HOST.fullmatch(connection.headers.get("host", "")):
             raise HTTPException("this node answers to 127.0.0.1, localhost and [::1] only", status_code=421)
-        if not stack.knows(connection.headers.get(SECRET_METADATA)):
+        if not handler.opt.get(_LOCAL) and not stack.knows(connection.headers.get(SECRET_METADATA)):
             raise NotAuthorizedException("this node wants the stack's secret as `X-Ambient-Secret`")
 
     return guard

@@ -9,9 +9,11 @@ import asyncio
 import errno
 import signal
 import socket
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
+
+from thread_service.wire.connections import Connections
 
 GRACE_SECONDS = 20
 """Time for the requests under way when a server stops."""
@@ -57,15 +59,18 @@ def _why(host: str, port: int, error: OSError, flag: str) -> str:
     return f"cannot listen on port {port} of {host} ({error.strerror}); give another --host or {flag}"
 
 
-async def run_http(app: Any, sockets: list[socket.socket], stop: asyncio.Event) -> None:
+async def run_http(
+    app: Any, sockets: list[socket.socket], stop: asyncio.Event, connections: Connections | None = None
+) -> None:
     """Serve `app` on `sockets` until `stop` is set, by a SIGTERM or SIGINT too; finish the requests under way; return.
 
     Requests still running after 20 seconds are cancelled; a second signal ends the wait at once. The handlers of both
     signals are the event loop's while this runs, and the default ones again afterwards.
     """
+    connections = connections or Connections()
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=cast("type[asyncio.Protocol]", connections.protocol),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -88,12 +93,13 @@ async def run_http(app: Any, sockets: list[socket.socket], stop: asyncio.Event) 
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    watching = asyncio.create_task(watch())
+    beside = [asyncio.create_task(watch()), asyncio.create_task(connections.sweep())]
     try:
         # serve() would raise the signal once more after the shutdown, which would end the process before the store
         # is closed.
         await server._serve(sockets)
     finally:
-        watching.cancel()
+        for task in beside:
+            task.cancel()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

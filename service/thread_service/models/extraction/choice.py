@@ -11,6 +11,7 @@ what is missing.
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ from thread_service.settings import Settings, SettingsError
 VLLM_MODEL = "casperhansen/mistral-nemo-instruct-2407-awq"
 VLLM_MODEL_BYTES = 10 * 10**9
 """What it takes on the device: 8.4 GB of weights, and room for a few texts at a time."""
+OWN_BYTES = 3 * 2**30
+"""What the node itself takes on the device: the embedding model, its batches, CUDA."""
 
 _MODELS = {"vllm": VLLM_MODEL, "openai": "gpt-4o-mini", "mistral": "mistral-tiny"}
 _SLOTS = {"vllm": 16, "openai": 8, "mistral": 2}
@@ -76,13 +79,21 @@ def _missing_for_vllm(settings: Settings) -> str:
     command = _command(settings)
     if not command or shutil.which(command[0]) is None:
         return f"there is no command {settings.vllm_command!r}: install vLLM in an environment of its own and name it"
-    room = driver.devices[0].memory_bytes * settings.vllm_gpu_share
+    device = driver.devices[0]
+    room = device.memory_bytes * settings.vllm_gpu_share
     if not settings.graph_model and room < VLLM_MODEL_BYTES:
         return (
             f"{VLLM_MODEL} takes {VLLM_MODEL_BYTES / 1e9:.0f} GB, and --vllm-gpu-share leaves {room / 1e9:.0f} of "
-            f"{driver.devices[0].name}'s"
+            f"{device.name}'s; {_instead(device.memory_bytes)}"
         )
     return ""
+
+
+def _instead(memory_bytes: int) -> str:
+    """What to do about too small a share of a device: a larger one, unless the node then has too little."""
+    if memory_bytes < VLLM_MODEL_BYTES + OWN_BYTES:
+        return "it is too small for both models: give --graph-url of a server elsewhere, or --graph-backend keyword"
+    return f"give --vllm-gpu-share {math.ceil(20 * VLLM_MODEL_BYTES / memory_bytes) / 20:.2f}"
 
 
 def _command(settings: Settings) -> list[str]:

@@ -168,6 +168,7 @@ def documents_of(connection: apsw.Connection, content_key: int) -> list[str]:
 
 def documents_of_subject(connection: apsw.Connection, purpose: str, subject_key: int) -> list[str]:
     """Ids of documents whose text, relationship or predicate a vector belongs to."""
+    purpose = purpose.removeprefix("next_")
     if purpose in ("model", "caller"):
         statement = (
             "SELECT document_id FROM documents WHERE content_key ="

@@ -267,19 +267,22 @@ def check_mentions(look: Look) -> None:
 
 
 def check_stamp(look: Look) -> None:
-    """Vectors of a model have the width of the model that the index is stamped with."""
+    """Vectors of a model have the width of the model that the index is stamped with, or is being embedded with."""
 
     def work(connection: apsw.Connection, within: Range) -> int:
-        statement = "SELECT width FROM stamp"
-        width = sql.value(connection, statement)
-        for key, found in sql.rows(
-            connection,
-            "SELECT vector_key, width FROM vectors WHERE vector_key > ?1 AND vector_key <= ?2"
-            " AND purpose <> 'caller' AND (?3 IS NULL OR width <> ?3)",
-            (*within, width),
+        for stamped, purposes in (
+            ("stamp", "purpose IN ('model', 'relationship', 'predicate')"),
+            ("next_stamp", "purpose LIKE 'next%'"),
         ):
-            of = "no model" if width is None else f"a model of width {width}"
-            look.damage(f"has width {found}, and the index is of {of}", table="vectors", key=key)
+            width = sql.value(connection, f"SELECT width FROM {stamped}")
+            for key, found in sql.rows(
+                connection,
+                "SELECT vector_key, width FROM vectors WHERE vector_key > ?1 AND vector_key <= ?2"
+                f" AND {purposes} AND (?3 IS NULL OR width <> ?3)",
+                (*within, width),
+            ):
+                of = "no model" if width is None else f"a model of width {width}"
+                look.damage(f"has width {found}, and the index is of {of}", table="vectors", key=key)
         return 0
 
     look.slices("vectors", "vector_key", work)

@@ -89,9 +89,9 @@ def _count(connection: apsw.Connection, table: str, key: str, within: Range) -> 
 
 
 _SUBJECTS: dict[str, Sequence[str]] = {
-    "partition": ("model", "caller"),
-    "relationship": ("relationship",),
-    "predicate": ("predicate",),
+    "partition": ("model", "caller", "next_model"),
+    "relationship": ("relationship", "next_relationship"),
+    "predicate": ("predicate", "next_predicate"),
 }
 """What the subject of a vector is a key of, by the purposes of the vector."""
 

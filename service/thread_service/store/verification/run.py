@@ -11,8 +11,7 @@ from thread_service.errors import StoreFailed
 from thread_service.store import sql
 from thread_service.store.connections import connect_at_rest
 from thread_service.store.directory import DataDirectory
-from thread_service.store.disk import SCHEMA
-from thread_service.store.migrations import schema_version, steps
+from thread_service.store.migrations import NEWEST, schema_version
 from thread_service.store.readers import Readers
 from thread_service.store.verification import (
     caches,
@@ -105,7 +104,7 @@ def at_rest(directory: DataDirectory) -> Iterator[Place]:
 
 def _check_version(readers: Readers) -> None:
     with readers.read() as connection, contextlib.suppress(*UNREADABLE):
-        version, known = schema_version(connection), len(steps(SCHEMA))
+        version, known = schema_version(connection), NEWEST
         if version != known:
             raise StoreFailed(
                 f"{connection.filename} has schema version {version}, and this program verifies version {known}: "

@@ -1,0 +1,40 @@
+"""The `Coder` of the CUDA engine: 8-bit codes without lists, trained, made and scanned on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from thread_kernels.coding import AnyCodebook
+from thread_kernels.device import Residence
+from thread_kernels.device_codebook import DeviceCodebook, plain, principal, subspace_count
+from thread_kernels.device_codes import DeviceCodes
+from thread_kernels.interface import Float32
+
+_TRAINING_ROWS = 65_536
+"""As many a centroid as FAISS takes at most."""
+
+
+class CudaCoder:
+    """A `Coder`. Whole vectors lie beside the codes where a scan of them ever pays."""
+
+    def __init__(self, residence: Residence) -> None:
+        self._residence = residence
+
+    def training_rows(self, live: int) -> int:
+        return _TRAINING_ROWS
+
+    def list_count(self, live: int) -> int:
+        return 1
+
+    def codebooks(self, sample: Float32, *, rows: int, bits: int) -> Iterator[AnyCodebook]:
+        yield plain(self._residence, sample, rows=rows, bits=bits)
+        if min(sample.shape) >= 2 * subspace_count(sample.shape[1]):
+            yield principal(self._residence, sample, rows=rows, bits=bits)
+
+    def empty(self, codebook: AnyCodebook, *, is_trial: bool) -> DeviceCodes:
+        assert isinstance(codebook, DeviceCodebook)
+        pays = not is_trial and self._residence.device.product_from(codebook.width) is not None
+        return DeviceCodes.empty(codebook, with_vectors=pays)
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        return self._residence.device.seconds(work)

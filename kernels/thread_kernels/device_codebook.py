@@ -1,0 +1,145 @@
+"""The codebook of the GPU: a rotation and up to 256 centroids in each of up to 64 sub-spaces, all resident.
+
+Codes take a byte a sub-space (Jégou et al., "Product Quantization for Nearest Neighbor Search", 2011). Vectors are
+scaled by a power of two before, so that float32 overflows nowhere, whatever their length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from thread_kernels.clustering import train_centroids
+from thread_kernels.coding import centroid_bits
+from thread_kernels.device import Residence
+from thread_kernels.interface import Float32
+from thread_kernels.lookup import Centroids
+from thread_kernels.scan_lut import CODES, SUBSPACES
+from thread_kernels.selection import Array
+
+BITS = 8
+_COMPONENTS = 4
+"""Principal components a sub-space."""
+_LARGEST_EXPONENT = 100
+_LARGEST = 1e30
+"""Of a scaled component: its products with centroids, which are at most 1, stay finite in float32."""
+_FEWEST_QUERIES = 64
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCodebook:
+    """Immutable, but for the room for tables of queries."""
+
+    residence: Residence
+    width: int
+    exponent: int
+    """Vectors are multiplied by 2^−exponent."""
+    rotation: torch.Tensor | None
+    """float32[width, dimensions] with orthonormal columns; None: vectors are coded as they are, padded with zeros."""
+    centroids: torch.Tensor
+    """float32[subspaces, k, components]"""
+    prepared: Centroids
+    _tables: list[Array] = field(default_factory=list)
+    """The last is float16[pairs, 256, 64, 2]: room for tables that is used again. Words beyond `subspaces` are zero."""
+
+    @classmethod
+    def of(
+        cls, residence: Residence, width: int, exponent: int, rotation: torch.Tensor | None, centroids: torch.Tensor
+    ) -> DeviceCodebook:
+        """Prepared for look-ups, once."""
+        prepared = Centroids.prepare(centroids, residence.device.torch_name)
+        return cls(residence, width, exponent, rotation, centroids, prepared)
+
+    @property
+    def lists(self) -> int:
+        return 1
+
+    @property
+    def code_bytes(self) -> int:
+        """Room is taken for all sub-spaces that the scan reads."""
+        return SUBSPACES
+
+    @property
+    def subspaces(self) -> int:
+        return self.centroids.shape[0]
+
+    def rotate(self, vectors: Float32) -> Float32:
+        with self.residence.using() as device:
+            rotated: Float32 = self.rotated(device.tensor(device.upload(vectors))).cpu().numpy()
+        return rotated
+
+    def rotated(self, vectors: torch.Tensor) -> torch.Tensor:
+        """float32[n, width] on the device as float32[n, dimensions]."""
+        scaled = (vectors * 2.0**-self.exponent).clamp(-_LARGEST, _LARGEST)
+        if self.rotation is not None:
+            return scaled @ self.rotation
+        dimensions = self.centroids.shape[0] * self.centroids.shape[2]
+        return torch.nn.functional.pad(scaled, (0, dimensions - self.width)).contiguous()
+
+    def encode(self, vectors: torch.Tensor) -> torch.Tensor:
+        """uint8[n, subspaces] of float32[n, width], all on the device."""
+        return self.residence.device.encode(self.rotated(vectors), self.centroids)
+
+    def tables(self, queries: torch.Tensor) -> Array:
+        """float16[pairs, 256, 64, 2] for float32[q, width] on the device; overwritten by the next call. For who
+        uses the device."""
+        device = self.residence.device
+        pairs = -(-len(queries) // 2)
+        if not self._tables or len(self._tables[-1]) < pairs:
+            room = max(pairs, _FEWEST_QUERIES // 2)
+            self._tables[:] = [self.residence.room((room, CODES, SUBSPACES, 2), np.float16)]
+        tables = self._tables[-1][:pairs]
+        device.fill_pairs(self.rotated(queries), self.prepared, device.tensor(tables))
+        return tables
+
+
+def plain(residence: Residence, sample: Float32, *, rows: int, bits: int) -> DeviceCodebook:
+    """A codebook of float32[n, width] that spreads its bits evenly over the components, for a table of `rows` rows."""
+    subspaces = subspace_count(sample.shape[1])
+    return _trained(residence, sample, None, subspaces, -(-sample.shape[1] // subspaces), rows, bits)
+
+
+def principal(residence: Residence, sample: Float32, *, rows: int, bits: int) -> DeviceCodebook:
+    """A codebook of float32[n, width] over the strongest principal components, 4 a sub-space.
+
+    They are dealt out forth and back, so that every sub-space has its part of the strong ones.
+    """
+    width = sample.shape[1]
+    subspaces = subspace_count(width)
+    components = min(_COMPONENTS, width // subspaces)
+    centred = sample - sample.mean(axis=0, dtype=np.float64).astype(np.float32)
+    centred /= max(float(np.abs(centred).max()), np.finfo(np.float32).tiny)  # so that no square overflows
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    strongest_first = np.arange(width - 1, width - 1 - components * subspaces, -1)
+    dealt = strongest_first.reshape(components, subspaces)
+    dealt[1::2] = dealt[1::2, ::-1]
+    rotation = np.ascontiguousarray(vectors[:, dealt.T.ravel()], dtype=np.float32)
+    return _trained(residence, sample, rotation, subspaces, components, rows, bits)
+
+
+def subspace_count(width: int) -> int:
+    return max(1, min(SUBSPACES, width // _COMPONENTS))
+
+
+def _trained(
+    residence: Residence,
+    sample: Float32,
+    rotation: Float32 | None,
+    subspaces: int,
+    components: int,
+    rows: int,
+    bits: int,
+) -> DeviceCodebook:
+    largest = np.frexp(np.abs(sample).max(initial=0.0))[1]
+    exponent = int(np.clip(largest, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
+    count = min(1 << centroid_bits(rows, min(bits, BITS)), len(sample))
+    with residence.using() as device:
+        turned = None if rotation is None else device.tensor(device.upload(rotation))
+        untrained = torch.zeros((subspaces, 1, components), device=device.torch_name)
+        begun = DeviceCodebook.of(residence, sample.shape[1], exponent, turned, untrained)
+        vectors = begun.rotated(device.tensor(device.upload(sample)))
+        centroids = train_centroids(vectors, subspaces, count, seed=_SEED)
+        return DeviceCodebook.of(residence, sample.shape[1], exponent, turned, centroids)

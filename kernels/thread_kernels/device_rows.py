@@ -1,0 +1,139 @@
+"""What lies on the device for each row of a table: its code in tiles, and the whole vector while there is room.
+
+Both grow without moving for every batch: their room doubles, and an append writes only the tiles that changed. An older
+version of the codes reads the same memory up to its own row count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from thread_kernels.device import Residence
+from thread_kernels.interface import Int64
+from thread_kernels.scan_exact import PADDING, Packed, pack
+from thread_kernels.scan_lut import SUBSPACES, pack_codes, unpack_codes
+from thread_kernels.selection import TILE_ROWS, Array, tile_count
+
+_TILE_BYTES = TILE_ROWS * SUBSPACES
+_FEWEST = 2_048
+"""Rows there is room for at least."""
+_MOVED_ROWS = 1 << 18
+"""At a time, when memory is given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Codes of rows 0 to `rows`, as `scan_lut` reads them. Immutable; one writer makes the next version."""
+
+    residence: Residence
+    memory: Array
+    """uint8[room in tiles, 8192]"""
+    rows: int
+
+    @classmethod
+    def none(cls, residence: Residence) -> Tiles:
+        return cls(residence, residence.room((0, _TILE_BYTES), np.uint8), 0)
+
+    @property
+    def packed(self) -> Array:
+        return self.memory[: tile_count(self.rows)]
+
+    def with_room(self, rows: int) -> Tiles:
+        """Room for so many rows. OutOfRoom when they do not fit."""
+        tiles = tile_count(rows)
+        if tiles <= len(self.memory):
+            return self
+        room = max(tiles, tile_count(_FEWEST), 2 * len(self.memory))
+        memory = self.residence.room((room, _TILE_BYTES), np.uint8)
+        memory[: len(self.packed)] = self.packed
+        return replace(self, memory=memory)
+
+    def and_codes(self, codes: Array) -> Tiles:
+        """With uint8[n, subspaces] `codes` of the next rows."""
+        stop = self.rows + len(codes)
+        roomy = self.with_room(stop)
+        first = self.rows // TILE_ROWS
+        arrays = self.residence.device.arrays
+        begun = self.rows - first * TILE_ROWS
+        if begun:  # rows that share a tile with the first new one are written once more, as they are
+            old = unpack_codes(self.memory[first : first + 1], begun, codes.shape[1], arrays)
+            codes = arrays.concatenate([old, codes])
+        roomy.memory[first : tile_count(stop)] = pack_codes(codes, arrays)
+        return replace(roomy, rows=stop)
+
+    def only(self, kept: Int64) -> Tiles:
+        """Of rows int64[n] `kept`, which ascend. OutOfRoom when they do not fit beside these."""
+        tiles = Tiles.none(self.residence).with_room(len(kept))
+        for start in range(0, self.rows, _MOVED_ROWS):
+            stop = min(start + _MOVED_ROWS, self.rows)
+            first, last = np.searchsorted(kept, (start, stop))
+            places = self.residence.device.upload(kept[first:last] - start)
+            tiles = tiles.and_codes(self.codes(start, stop, SUBSPACES)[places])
+        return tiles
+
+    def codes(self, start: int, stop: int, subspaces: int) -> Array:
+        """uint8[stop − start, subspaces]"""
+        first = start // TILE_ROWS
+        tiles = self.memory[first : tile_count(stop)]
+        arrays = self.residence.device.arrays
+        return unpack_codes(tiles, stop - first * TILE_ROWS, subspaces, arrays)[start - first * TILE_ROWS :]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """float16 vectors of rows 0 to `rows`, as `scan_exact` reads them. Immutable; one writer makes the next version."""
+
+    residence: Residence
+    memory: tuple[Array, Array, Array]
+    """float16[room, width filled up], float32[room], float32[room]: the parts of `Packed`"""
+    rows: int
+
+    @classmethod
+    def none(cls, residence: Residence, width: int) -> Vectors:
+        return cls(residence, _vector_room(residence, 0, -(-width // PADDING) * PADDING), 0)
+
+    @property
+    def packed(self) -> Packed:
+        return Packed(*map(self.residence.device.tensor, self.memory))
+
+    def with_room(self, rows: int) -> Vectors:
+        """Room for so many rows. OutOfRoom when they do not fit."""
+        if rows <= len(self.memory[0]):
+            return self
+        room = max(rows, _FEWEST, 2 * len(self.memory[0]))
+        memory = _vector_room(self.residence, room, self.memory[0].shape[1])
+        for new, old in zip(memory, self.memory, strict=True):
+            new[: self.rows] = old[: self.rows]
+        return replace(self, memory=memory)
+
+    def and_vectors(self, vectors: torch.Tensor) -> Vectors:
+        """With float32[n, width] of the next rows."""
+        stop = self.rows + len(vectors)
+        roomy = self.with_room(stop)
+        packed = pack(vectors, torch.float16)
+        parts = (packed.values, packed.scales, packed.squares)
+        for memory, part in zip(roomy.memory, parts, strict=True):
+            self.residence.device.tensor(memory)[self.rows : stop] = part
+        return replace(roomy, rows=stop)
+
+    def only(self, kept: Int64) -> Vectors:
+        """Of rows int64[n] `kept`, which ascend. OutOfRoom when they do not fit beside these."""
+        memory = _vector_room(self.residence, len(kept), self.memory[0].shape[1])
+        device = self.residence.device
+        for start in range(0, len(kept), _MOVED_ROWS):
+            part = slice(start, start + _MOVED_ROWS)
+            places = device.upload(kept[part])
+            for new, old in zip(memory, self.memory, strict=True):
+                new[part] = old[places]
+        return replace(self, memory=memory, rows=len(kept))
+
+
+def _vector_room(residence: Residence, rows: int, width: int) -> tuple[Array, Array, Array]:
+    return (
+        residence.room((rows, width), np.float16),
+        residence.room((rows,), np.float32),
+        residence.room((rows,), np.float32),
+    )

@@ -1,0 +1,198 @@
+"""The CUDA engine: one launch for a whole batch, whatever its filters and counts; distances exact as on the CPU.
+
+    gather, scan   few rows pass, or the table is small: exactly, in main memory, where that takes less than a launch
+    codes          a large table: the device orders the rows by their 8-bit codes, or by whole vectors when queries are
+                   many; the first of them and the rows not coded yet are measured in float32
+
+Codes, filters and as many vectors as there is room for lie on the device; float32 vectors in main memory or the store.
+A batch for which the device has no memory is tried in halves and then scanned in main memory; so is everything once
+the device is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from thread_kernels import saved_cuda
+from thread_kernels.coded_table import Asked, CodedTable, candidate_count, codes_above, queries_of
+from thread_kernels.coder_cuda import CudaCoder
+from thread_kernels.compression import Compressed, CompressPolicy
+from thread_kernels.device import Device, DeviceLost, OutOfRoom, Residence
+from thread_kernels.device_codes import DeviceCodes
+from thread_kernels.exact import closest, measured
+from thread_kernels.inputs import as_counts, as_vectors
+from thread_kernels.interface import (
+    Compress,
+    DamagedCodes,
+    Filter,
+    Float32,
+    Float64,
+    Hits,
+    Int64,
+    SavedCodes,
+    StoredVectors,
+)
+from thread_kernels.membership import Passing
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Queries of one filter that are answered by codes."""
+
+    members: Sequence[int]
+    asked: Asked
+    compressed: Compressed
+    depth: int
+    wanted: int
+
+
+class CudaTable(CodedTable):
+    """A `Table` on the device of `residence`."""
+
+    def __init__(
+        self, width: int, policy: CompressPolicy, residence: Residence, stored: StoredVectors | None = None
+    ) -> None:
+        super().__init__(width, policy, CudaCoder(residence), stored)
+        self._residence = residence
+
+    def search(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Hits]:
+        vectors, squared_norms = as_vectors(queries, self.width, name="query")
+        counts = as_counts(k, len(vectors), len(filters))
+        hits = []
+        listed = self._listed(vectors, squared_norms, counts, filters, lambda most: most)
+        for query, count, (rows, is_exact) in zip(vectors, counts, listed, strict=True):
+            take = self._blocks.view.vectors
+            if is_exact:  # as many as there are ties
+                hits.append(measured(query, rows, take, count))
+            else:
+                ascending = np.sort(rows)
+                hits.append(closest(query, ascending, take(ascending), count))
+        return hits
+
+    def candidates(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Int64]:
+        vectors, squared_norms = as_vectors(queries, self.width, name="query")
+        counts = as_counts(k, len(vectors), len(filters))
+        listed = self._listed(vectors, squared_norms, counts, filters, candidate_count)
+        return [rows if count else rows[:0] for (rows, _), count in zip(listed, counts, strict=True)]
+
+    def compact(self) -> None:
+        self._do_without_a_lost_device()
+        super().compact()
+
+    def save(self) -> SavedCodes | None:
+        current = self.compression.current
+        try:
+            return None if current is None else saved_cuda.save(current, self._members.removed())
+        except (DeviceLost, OutOfRoom) as error:
+            _log.warning("the codes are not saved: %s", error)
+            return None
+
+    def restore(self, data: bytes, count: int) -> range:
+        self._check_restorable()
+        try:
+            return self._restored(saved_cuda.load(self._residence, data, count, self.width), count)
+        except (DeviceLost, OutOfRoom) as error:
+            raise DamagedCodes(f"the saved codes cannot be loaded: {error}") from error
+
+    def _listed(
+        self,
+        vectors: Float32,
+        squared_norms: Float64,
+        counts: Sequence[int],
+        filters: Sequence[Filter | None],
+        wanted_for: Callable[[int], int],
+    ) -> list[tuple[Int64, bool]]:
+        """For each query rows among which are its nearest, `wanted_for` its count; and whether they are so exactly."""
+        self._do_without_a_lost_device()
+        compressed = self.compression.current  # before the filters, so that every row with a code is one they know
+        view = self._blocks.view
+        found: dict[int, tuple[Int64, bool]] = {}
+        coded: list[_Group] = []
+        for each, members in queries_of(filters).items():
+            most = max(counts[query] for query in members)
+            wanted = wanted_for(most)
+            passing = self._members.passing(each)
+            asked = Asked(vectors[members], squared_norms[members], passing, compressed, view)
+            if wanted > most and len(passing) <= wanted and not self._is_always_coded:
+                self._plans["gather"] += len(members)
+                found.update(dict.fromkeys(members, (passing.rows(), True)))
+                continue
+            plan, look = self._plan(asked, most)
+            if look is None or compressed is None:
+                found.update(zip(members, ((rows, True) for rows in self._exact(asked, wanted, plan)), strict=True))
+            else:
+                coded.append(_Group(members, asked, compressed, max(look.depth, wanted), wanted))
+        for group, answers in zip(coded, self._by_code(coded), strict=True):
+            found.update(zip(group.members, answers, strict=True))
+        return [found[query] for query in range(len(vectors))]
+
+    def _do_without_a_lost_device(self) -> None:
+        if self._residence.fault is not None:
+            self.compression.abandon()
+
+    def _by_code(self, groups: Sequence[_Group]) -> list[list[tuple[Int64, bool]]]:
+        """The answers of each group, all from one scan."""
+        if not groups:
+            return []
+        codes = groups[0].compressed.codes
+        assert isinstance(codes, DeviceCodes)
+        queries = np.concatenate([group.asked.queries for group in groups])
+        depths = [group.depth for group in groups for _ in group.members]
+        passing = [group.asked.passing for group in groups for _ in group.members]
+        scanned = iter(self._scanned(codes, queries, depths, passing))
+        answers = []
+        for group in groups:
+            rows = [next(scanned) for _ in group.members]
+            if any(each is None for each in rows):
+                exact = self._exact(group.asked, group.wanted, "scan")
+                answers.append([(each, True) for each in exact])
+            else:
+                by_code = [each for each in rows if each is not None]
+                beside = self._beside(group.asked, group.compressed, group.wanted, by_code)
+                answers.append([(each, False) for each in beside])
+        return answers
+
+    def _scanned(
+        self, codes: DeviceCodes, queries: Float32, depths: Sequence[int], passing: Sequence[Passing]
+    ) -> list[Int64 | None]:
+        """The rows that the device puts first; None where it cannot say."""
+        try:
+            return list(codes.search(queries, depths, passing))
+        except DeviceLost:
+            self.compression.abandon()
+            return [None] * len(queries)
+        except OutOfRoom as error:
+            if len(queries) == 1:
+                _log.warning("a query is scanned in main memory, which takes far longer: %s", error)
+                return [None]
+            half = len(queries) // 2
+            return [
+                *self._scanned(codes, queries[:half], depths[:half], passing[:half]),
+                *self._scanned(codes, queries[half:], depths[half:], passing[half:]),
+            ]
+
+
+class CudaEngine:
+    """An `Engine` on one device."""
+
+    name = "cuda"
+
+    def __init__(self, device: Device, compress: Compress = "auto", pq_bits: int = 8) -> None:
+        self.residence = Residence(device)
+        self._compress = compress
+        self._bits = pq_bits
+
+    @property
+    def fault(self) -> str | None:
+        return self.residence.fault
+
+    def table(self, width: int, stored: StoredVectors | None = None) -> CudaTable:
+        policy = CompressPolicy(codes_above(width, self._compress), self._bits)
+        return CudaTable(width, policy, self.residence, stored)

@@ -1,0 +1,107 @@
+"""The commands that the pages show do what they say: those that any machine can run are run here.
+
+The line that opens a block of commands says what they need, behind the language: `run` (a node on its usual port, and
+nothing else), or one of `ELSEWHERE`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "crash"))
+
+from node_process import NodeProcess, missing_model
+
+TOP = Path(__file__).parents[2]
+PAGES = [
+    TOP / "README.md",
+    *(
+        TOP / "docs" / f"{name}.md"
+        for name in ("running", "docker", "monitoring", "sizing", "load", "troubleshooting", "operating", "fleet")
+    ),
+]
+ELSEWHERE = {
+    "ubuntu": "needs Ubuntu 24.04, and root",
+    "docker": "needs a Docker engine",
+    "gpu": "needs a CUDA device",
+    "ci": "is what continuous integration runs",
+    "load": "is run below, where locust is installed",
+    "grpcurl": "is run by tests/wire/test_fleet_docs.py",
+    "elsewhere": "serves until it is stopped, or takes a minute: tests/live, tests/wire/test_fleet_launch.py and the "
+    "block marked `load` do the same",
+    "shown": "is an example of what is seen: tests/test_doctor.py and tests/node/test_verifying.py do the same",
+}
+BLOCK = re.compile(r"^```(?:console|sh)(?P<needs>[^\n]*)\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks() -> list[tuple[str, frozenset[str], str]]:
+    """(page, what it needs, its commands) of every block."""
+    return [
+        (page.name, frozenset(block["needs"].split()), re.sub(r"^\$ ", "", block["lines"], flags=re.MULTILINE))
+        for page in PAGES
+        for block in BLOCK.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    if reason := missing_model():
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("documented")
+    with NodeProcess(folder / "memory", folder / "node.log") as process:
+        process.wait_ready()
+        yield process
+
+
+def run(commands: str, folder: Path, port: int) -> subprocess.CompletedProcess[str]:
+    scripts = sysconfig.get_path("scripts")
+    commands = commands.replace("localhost:8081", f"localhost:{port}").replace("127.0.0.1:8081", f"127.0.0.1:{port}")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("THREAD_", "AMBIENT_", "RAO_"))}
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands.replace(".venv/bin/", "")],
+        env=own | {"PATH": f"{scripts}:{os.environ['PATH']}"},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_every_block_says_what_it_needs() -> None:
+    found = blocks()
+    for page, needs, commands in found:
+        assert needs, f"{page}: say what this needs, or `run`: {commands[:60]}"
+        assert needs <= {"run", *ELSEWHERE}, (page, commands[:60])
+    assert len([needs for _, needs, _ in found if "run" in needs]) >= 7
+
+
+def test_what_any_machine_can_run_is_run(node: NodeProcess) -> None:
+    for page, needs, commands in blocks():
+        if needs == {"run"}:
+            done = run(commands, node.log.parent, node.port)
+            assert done.returncode == 0, (page, commands, done.stdout, done.stderr)
+
+
+def test_the_documented_load_is_put_on_a_node(node: NodeProcess) -> None:
+    if not (TOP / ".venv-load" / ".installed").exists():
+        pytest.skip("locust is not installed here: make .venv-load/.installed")
+    [commands] = [commands for _, needs, commands in blocks() if needs == {"load"}]
+    done = run(commands, TOP, node.port)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert done.stderr.splitlines()[-1] == "passed"
+    assert re.search(r"^[1-9][\d.]* requests/s, p50 .*, errors 0$", done.stderr, re.MULTILINE), done.stderr
+    assert re.search(r"^the node's memory \d+ → \d+ MB", done.stderr, re.MULTILINE)
+    done = run(commands.replace("TIME=5s", "TIME=2s").replace("P99_MS=60000", "P99_MS=0.1"), TOP, node.port)
+    assert done.returncode != 0
+    assert "FAILED: p99 is" in done.stderr
+    assert "above 0.1" in done.stderr

@@ -1,0 +1,135 @@
+"""A `Device` without a GPU: NumPy, torch on the CPU, `scan_lut.cu` compiled for the host, torch for Triton's kernels.
+
+It counts what goes to the device and what is launched there, and fails when it is told to.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from host_scan import HostLaunch, build
+
+from thread_kernels import scan_exact, scan_lut
+from thread_kernels.lookup import Centroids
+from thread_kernels.scan_lut import SUBSPACES
+from thread_kernels.selection import Array, Launch
+
+
+class NoMemory(Exception):
+    """What a library raises that finds no memory on the device."""
+
+
+class Broken(Exception):
+    """What a library raises when the device does not answer."""
+
+
+class HostDevice:
+    """`counts` has the uploads, their bytes, and the launches of each kernel; `fail` is called before a launch."""
+
+    name = "host"
+    arrays = np
+    torch_name = "cpu"
+
+    def __init__(
+        self,
+        launch: HostLaunch,
+        *,
+        memory_bytes: int = 1 << 30,
+        product: Launch[scan_exact.Scan] | None = None,
+        product_from: int | None = None,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.fail: Callable[[int], None] = lambda queries: None
+        self.memory_bytes = memory_bytes
+        self._launch = launch
+        self._product = product
+        self._product_from = product_from
+
+    def scan_lut(self, scan: scan_lut.Scan, bounds: Array, tile_stride: int, keys: Array, counts: Array) -> None:
+        self.fail(scan.queries)
+        self.counts["scan_lut"] += 1
+        self._launch(scan, bounds, tile_stride, keys, counts)
+
+    def scan_exact(self, scan: scan_exact.Scan, bounds: Array, tile_stride: int, keys: Array, counts: Array) -> None:
+        self.fail(scan.queries)
+        self.counts["scan_exact"] += 1
+        assert self._product is not None
+        self._product(scan, bounds, tile_stride, keys, counts)
+
+    def upload(self, values: np.ndarray) -> np.ndarray:
+        self.counts["uploads"] += 1
+        self.counts["bytes"] += values.nbytes
+        return values.copy()
+
+    def download(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array)
+
+    def array(self, tensor: torch.Tensor) -> np.ndarray:
+        return tensor.numpy()
+
+    def encode(self, vectors: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
+        parts = vectors.view(len(vectors), *centroids.shape[::2]).transpose(0, 1)
+        scores = parts @ centroids.transpose(1, 2) - centroids.square().sum(dim=2)[:, None] / 2
+        return scores.argmax(dim=2).T.to(torch.uint8).contiguous()
+
+    def fill_pairs(self, queries: torch.Tensor, centroids: Centroids, pairs: torch.Tensor) -> None:
+        count = len(queries)
+        subspaces, codes, components = centroids.centred.shape
+        parts = queries.view(count, subspaces, components).transpose(0, 1)
+        tables = 2 * parts @ centroids.centred.transpose(1, 2) - centroids.offsets[:, None]
+        tables = tables * centroids.scales(queries)[None, :, None]
+        words = [16 * (subspace % 4) + subspace // 4 for subspace in range(SUBSPACES)]
+        for lane in range(2):
+            mine = tables[:, lane::2].permute(1, 2, 0).half()
+            pairs[: len(mine), :codes, words[:subspaces], lane] = mine
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
+    def product_from(self, width: int) -> int | None:
+        return self._product_from
+
+    def give_back(self) -> None:
+        self.counts["given back"] += 1
+
+    def is_out_of_memory(self, error: Exception) -> bool:
+        return isinstance(error, NoMemory)
+
+    def is_lost(self, error: Exception) -> bool:
+        return isinstance(error, Broken)
+
+
+@cache
+def host_launch() -> HostLaunch:
+    """Compiled once for all tests."""
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return HostLaunch(build(Path(folder.name)))
+
+
+def host_device(**options: Any) -> HostDevice:
+    return HostDevice(host_launch(), **options)
+
+
+def fails_above(queries: int, error: type[Exception]) -> Callable[[int], Any]:
+    """For `HostDevice.fail`: every launch of more than so many queries fails."""
+
+    def fail(asked: int) -> None:
+        if asked > queries:
+            raise error(f"{asked} queries")
+
+    return fail

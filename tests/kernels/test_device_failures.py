@@ -1,0 +1,135 @@
+"""When the device has no memory or does not answer: the right rows all the same, and one line on what it costs."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from coded_tables import Store, clustered, grow, nearest_of, only, recall, settle
+
+if TYPE_CHECKING:
+    from host_device import HostDevice
+
+    from thread_kernels.engine_cuda import CudaEngine
+
+WIDTH, ROWS = 48, 1_500
+VECTORS = clustered(ROWS, WIDTH)
+QUERIES = clustered(24, WIDTH, seed=2)
+
+pytestmark = pytest.mark.usefixtures("host_kernels")
+
+
+def new_engine(**options: Any) -> tuple[CudaEngine, HostDevice]:
+    from host_device import host_device
+
+    from thread_kernels.engine_cuda import CudaEngine
+
+    device = host_device(**options)
+    return CudaEngine(device, "always"), device
+
+
+def lines(caplog: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in record.getMessage() for record in caplog.records)
+
+
+def test_vectors_that_do_not_fit_stay_in_main_memory_and_codes_go_next(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thread_kernels.device_rows._FEWEST", 60_000)
+    engine, device = new_engine(memory_bytes=13_000_000, product_from=8)  # 4 MB of codes, or 15 MB of vectors
+    table = engine.table(WIDTH)
+    grow(table, VECTORS)
+    assert lines(caplog, "do not fit on the device") == 1
+    assert "large batches are scanned by codes" in caplog.text
+    assert recall(table.search(QUERIES, 10, [None] * 24), nearest_of(VECTORS, QUERIES, 10)) >= 0.95
+    assert (device.counts["scan_exact"], table.stats().coded_rows) == (0, ROWS)
+    table.close()
+
+    engine, _ = new_engine(memory_bytes=100_000)
+    table = engine.table(WIDTH)
+    table.append(VECTORS)
+    with caplog.at_level(logging.CRITICAL), pytest.raises(RuntimeError, match="codes of the table"):
+        settle(table)
+    assert table.stats().state == "failed"
+    assert recall(table.search(QUERIES, 10, [None] * 24), nearest_of(VECTORS, QUERIES, 10)) == 1.0
+    assert engine.fault is None
+    table.close()
+
+
+def test_a_batch_without_memory_is_tried_in_halves_and_then_scanned_in_main_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from host_device import NoMemory, fails_above
+
+    engine, device = new_engine()
+    table = engine.table(WIDTH)
+    grow(table, VECTORS)
+    filters = [None, only(table, range(0, ROWS, 2))] * 12
+    as_ever = table.search(QUERIES, 10, filters)
+
+    device.counts.clear()
+    device.fail = fails_above(6, NoMemory)
+    for one, two in zip(table.search(QUERIES, 10, filters), as_ever, strict=True):
+        np.testing.assert_array_equal(one.rows, two.rows)
+    assert (device.counts["scan_lut"], device.counts["given back"]) == (4, 3)
+    assert not caplog.records
+
+    device.fail = fails_above(0, NoMemory)
+    found = table.search(QUERIES[::2], 10, [None] * 12)
+    assert recall(found, nearest_of(VECTORS, QUERIES[::2], 10)) == 1.0
+    assert lines(caplog, "scanned in main memory") == 12
+
+    device.fail = lambda queries: None
+    for one, two in zip(table.search(QUERIES, 10, filters), as_ever, strict=True):
+        np.testing.assert_array_equal(one.rows, two.rows)
+    assert engine.fault is None
+    table.close()
+
+
+def test_a_lost_device_is_said_once_and_every_table_answers_from_main_memory(caplog: pytest.LogCaptureFixture) -> None:
+    from host_device import Broken, fails_above
+
+    engine, device = new_engine()
+    store = Store(WIDTH)
+    backed, plain = engine.table(WIDTH, store), engine.table(WIDTH)
+    grow(backed, VECTORS, store)
+    grow(plain, VECTORS[:500])
+    device.fail = fails_above(0, Broken)
+    device.counts.clear()
+
+    for table, count in ((backed, ROWS), (plain, 500), (backed, ROWS)):
+        mine = only(table, range(0, count, 2))
+        found = table.search(QUERIES, 10, [None, mine] * 12)
+        assert recall(found[::2], nearest_of(VECTORS[:count], QUERIES[::2], 10)) == 1.0
+        assert recall(found[1::2], nearest_of(VECTORS[:count], QUERIES[1::2], 10, np.arange(0, count, 2))) == 1.0
+
+    assert engine.fault is not None
+    assert engine.fault.startswith("host does not answer")
+    assert lines(caplog, "does not answer") == 1
+    assert device.counts["scan_lut"] == 0
+    new = grow(backed, QUERIES, store)
+    assert [hits.rows[0] for hits in backed.search(QUERIES, 1, [None] * 24)] == list(new)
+    backed.remove(range(1_000))
+    backed.compact()
+    assert backed.stats().state == "exact"
+    assert backed.save() is None
+    with pytest.raises(ValueError, match="empty table"):
+        backed.restore(b"", 0)
+    for table in (backed, plain):
+        table.close()
+
+
+def test_a_device_lost_while_codes_are_made_leaves_a_table_that_is_scanned(caplog: pytest.LogCaptureFixture) -> None:
+    from host_device import Broken, fails_above
+
+    engine, device = new_engine()
+    device.fail = fails_above(0, Broken)
+    table = engine.table(WIDTH)
+    table.append(VECTORS[:600])
+    with caplog.at_level(logging.CRITICAL), pytest.raises(RuntimeError, match="codes of the table"):
+        settle(table)
+    assert recall(table.search(QUERIES, 10, [None] * 24), nearest_of(VECTORS[:600], QUERIES, 10)) == 1.0
+    assert engine.fault is not None
+    table.close()
