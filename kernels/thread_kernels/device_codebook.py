@@ -26,6 +26,8 @@ _LARGEST_EXPONENT = 100
 _LARGEST = 1e30
 """Of a scaled component: its products with centroids, which are at most 1, stay finite in float32."""
 _FEWEST_QUERIES = 64
+_ONE_VECTOR = 1e-5
+"""Relative spread of centroids that differ by rounding only."""
 _SEED = 0
 
 
@@ -141,5 +143,15 @@ def _trained(
         untrained = torch.zeros((subspaces, 1, components), device=device.torch_name)
         begun = DeviceCodebook.of(residence, sample.shape[1], exponent, turned, untrained)
         vectors = begun.rotated(device.tensor(device.upload(sample)))
-        centroids = train_centroids(vectors, subspaces, count, seed=_SEED)
+        centroids = _told_apart(train_centroids(vectors, subspaces, count, seed=_SEED), vectors)
         return DeviceCodebook.of(residence, sample.shape[1], exponent, turned, centroids)
+
+
+def _told_apart(centroids: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
+    """`centroids`, spread at random when the whole sample is one vector: other rows may come, and would all get the
+    same code."""
+    size = float(sample.square().mean().sqrt()) or 1.0
+    if float((centroids - centroids[:, :1]).abs().max()) > _ONE_VECTOR * size:
+        return centroids
+    spread = torch.randn(centroids.shape, generator=torch.Generator().manual_seed(_SEED))
+    return centroids + size * spread.to(centroids.device)

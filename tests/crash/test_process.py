@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import os
 import random
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 from checks import wait_indexed
 from kill_loop import WRITERS, KillLoop
-from node_process import Client, Json, NodeProcess, missing_model
+from node_process import STOP_SECONDS, Client, Json, NodeProcess, missing_model
 
 pytestmark = pytest.mark.skipif(missing_model() is not None, reason=missing_model() or "")
 
@@ -131,3 +132,27 @@ def test_a_second_process_is_refused_and_told_who_holds_the_data_directory(tmp_p
     # A killed holder leaves no lock behind.
     with NodeProcess(tmp_path / "data", tmp_path / "log") as next_one:
         assert held(next_one.wait_ready(), ["one"]) == {"one": ["the lamp is lit"]}
+
+
+def test_after_a_failed_fsync_nothing_is_answered_as_done_and_the_node_ends_with_an_error(tmp_path: Path) -> None:
+    disk = (sys.executable, str(Path(__file__).with_name("failing_disk.py")))
+    with NodeProcess(tmp_path / "data", tmp_path / "log", within=disk) as node:
+        client = node.wait_ready()
+        client.post("/v1/batch/embeddings", deposit({"kept": "the lamp is lit"}, wait=True))
+        (tmp_path / "fail").touch()
+        try:
+            status, answer = client.send("/v1/batch/embeddings", deposit({"lost": "the lamp is out"}, wait=True))
+            assert status >= 500, answer
+        except (OSError, http.client.HTTPException):
+            pass
+        assert node.process.wait(STOP_SECONDS) == 1
+    assert "fsync failed" in node.tail()
+    with NodeProcess(tmp_path / "data", tmp_path / "log") as node:
+        client = node.wait_ready()
+        wait_indexed(client)
+        found = held(client, ["kept", "lost"])
+        assert found["kept"] == ["the lamp is lit"]
+        thread = {"owner_id": "me", "top_k": 9}
+        assert set(client.post("/v1/search", {"query": "lamp", "thread": thread})["texts"]) == {
+            text for [text] in found.values()
+        }

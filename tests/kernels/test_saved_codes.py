@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from coded_tables import Store, clustered, coded, grow, nearest_of, only, recall, settle
 
-from thread_kernels import DamagedCodes, SavedCodes, codebook, compression, saved
+from thread_kernels import DamagedCodes, SavedCodes, codebook, compression, saved_parts
 from thread_kernels.compression import CompressPolicy
 from thread_kernels.engine_cpu import CpuTable
 
@@ -154,7 +154,7 @@ def test_any_truncation_is_noticed(kept: SavedCodes) -> None:
 
 def signed(data: bytes) -> bytes:
     """With a right checksum, as another version would write it."""
-    return data + saved._LENGTH.pack(zlib.crc32(data))
+    return data + saved_parts._LENGTH.pack(zlib.crc32(data))
 
 
 @pytest.mark.parametrize(

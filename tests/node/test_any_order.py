@@ -175,7 +175,7 @@ def test_what_is_left_is_as_if_only_that_had_been_filed(steps: list[Deposit | Re
             memory = in_memory(node)
             assert memory == in_memory(fresh)
         # A memory built from the store equals the one that followed every write.
-        loaded = Resident(node.store.resident._engine, node.store.segments)
+        loaded = Resident(node.store.resident.engine, node.store.segments)
         with node.store.read() as connection:
             load(loaded, connection, node.store.segments)
         assert in_memory(node, loaded) == memory

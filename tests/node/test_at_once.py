@@ -68,7 +68,7 @@ def test_operations_at_once_show_nothing_restricted_and_leave_a_consistent_store
 
     node.run(everything())
     node.settle()
-    loaded = Resident(node.store.resident._engine, node.store.segments)
+    loaded = Resident(node.store.resident.engine, node.store.segments)
     with node.store.read() as connection:
         load(loaded, connection, node.store.segments)
     assert in_memory(node, loaded) == in_memory(node)

@@ -358,7 +358,7 @@ def test_what_is_left_is_as_if_it_had_been_filed_so(deposits: list[Step], steps:
             assert memory == in_memory(fresh)
         report = node.run(node.node.verify(full=True, progress=lambda *_: None))
         assert report["clean"], report["damage"]
-        loaded = Resident(node.store.resident._engine, node.store.segments)
+        loaded = Resident(node.store.resident.engine, node.store.segments)
         with node.store.read() as connection:
             load(loaded, connection, node.store.segments)
         assert in_memory(node, loaded) == memory

@@ -23,6 +23,7 @@ class CodingEngine:
     """`appended`: rows that came as vectors, over all tables; `trainings` can be raised by a test."""
 
     name = "coding double"
+    fault = None
 
     def __init__(self) -> None:
         self.appended = 0

@@ -149,6 +149,45 @@ def test_a_full_disk_leaves_the_old_cache(tmp_path: Path, monkeypatch: pytest.Mo
     assert same(reopened(tmp_path).read("model", 384), codes(count=2))
 
 
+def test_a_crash_at_any_point_of_writing_leaves_the_old_cache_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").mkdir()
+    cache = reopened(tmp_path / "cache")
+    cache.write(rows(), [codes(count=2), codes("caller")])
+    copytree = shutil.copytree
+    moments: list[Path] = []
+
+    def crash() -> None:
+        moments.append(tmp_path / f"{len(moments)}")
+        copytree(tmp_path / "cache", moments[-1])
+
+    def around(call: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*arguments: object, **more: object) -> object:
+            crash()
+            done = call(*arguments, **more)
+            crash()
+            return done
+
+        return wrapped
+
+    for owner, name in ((Path, "rename"), (Path, "mkdir"), (OsFile, "write"), (OsFile, "sync"), (shutil, "rmtree")):
+        monkeypatch.setattr(owner, name, around(getattr(owner, name)))
+    cache.write(rows(), [codes(count=3), codes("caller", count=4)])
+    monkeypatch.undo()
+    found = []
+    for moment in moments:
+        left = reopened(moment)
+        count = 2 if same(left.read("model", 384), codes(count=2)) else 3
+        assert same(left.read("model", 384), codes(count=count))
+        assert same(left.read("caller", 384), codes("caller", count={2: 5, 3: 4}[count]))
+        assert same_rows(left.rows())
+        assert len(names(moment)) == 1
+        found.append(count)
+    assert found == sorted(found)
+    assert {*found} == {2, 3}
+
+
 def test_a_directory_that_cannot_be_read_is_no_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = reopened(tmp_path / "missing")
     assert (cache.tables(), "missing" in caplog.text) == (set(), True)

@@ -333,3 +333,23 @@ def test_the_engine_takes_up_its_own_codes(tmp_path: Path) -> None:
         assert stats.vector_bytes < 4 * WIDTH * 800
         gone = {*range(1, 101)}
         assert answers(opened) == [[each for each in found if each[0] not in gone] for found in before]
+
+
+def test_codes_that_are_newer_than_the_database_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with restarted(tmp_path / "here") as (opened, _):
+        file(opened, 0)
+    shutil.copytree(tmp_path / "here", tmp_path / "older")
+    with restarted(tmp_path / "here") as (opened, _):
+        for number in range(1, 4):
+            file(opened, number)
+    # The older database goes on by itself and gives the same keys to other vectors.
+    with crashing(monkeypatch), restarted(tmp_path / "older") as (opened, _):
+        file(opened, 5)
+        before = answers(opened)
+    newer, older = cache_of(tmp_path / "here"), cache_of(tmp_path / "older")
+    shutil.rmtree(older)
+    shutil.copytree(newer, older)
+    with restarted(tmp_path / "older") as (opened, engine):
+        assert (answers(opened), engine.appended) == (before, 3)
+    with restarted(tmp_path / "older") as (opened, engine):
+        assert (answers(opened), engine.appended) == (before, 0)

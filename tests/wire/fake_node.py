@@ -16,6 +16,7 @@ class FakeNode:
         self.node_id = NODE_ID
         self.ready = True
         self.health = operations.EmbedderHealth("org/model", "model@384", "ready", index="matches")
+        self.engine = operations.EngineHealth("cpu", None)
         self.asked: list[Any] = []
         self.filed: operations.Filed | None = None
         self.found = operations.SearchAnswer((), operations.Trace())
@@ -30,6 +31,9 @@ class FakeNode:
 
     def embedder_health(self) -> operations.EmbedderHealth:
         return self.health
+
+    def engine_health(self) -> operations.EngineHealth:
+        return self.engine
 
     async def file(self, request: operations.FileRequest) -> operations.Filed:
         ids = tuple(document.document_id or f"content-{k}" for k, document in enumerate(request.documents))
