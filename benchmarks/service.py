@@ -144,7 +144,7 @@ async def _from_outside(
     async with mothership() as (peer, peer_port):
         with start(peer_port) as pid:
             node = await asyncio.wait_for(peer.registered, START_SECONDS)
-            await asyncio.to_thread(_wait_ready, node.http_port)
+            await asyncio.to_thread(wait_ready, node.http_port)
             async with http_callers(node.http_port, size.callers) as callers:
                 found["HTTP"] = await _round(callers, queries.http, size, pid)
             async with grpc_callers(node.grpc_port, size.callers) as callers:
@@ -156,7 +156,7 @@ async def _from_outside(
     return found
 
 
-def _wait_ready(port: int) -> None:
+def wait_ready(port: int) -> None:
     """Until the model is loaded, which would be measured too."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:

@@ -1,8 +1,9 @@
-"""What every embedding model keeps to, wherever it runs: in ONNX form, on torch, voyage-4-nano, Mistral, OpenAI's kind."""
+"""What every embedding model keeps to: in ONNX form, on torch, voyage-4-nano, Mistral, and OpenAI's kind."""
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ import embeddings_server as does
 import numpy as np
 import pytest
 from embeddings_server import EmbeddingsServer, running
+
+sys.path.append(str(Path(__file__).parents[1] / "node"))
+
+from in_process import InProcess, WordsEmbedder, document, opened, until
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import NotReady
@@ -28,12 +33,14 @@ ODD = ["", " \t\n ", "\x00", "👩‍👩‍👧 \u202e", "alpha" * 5_000]
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A model as the settings name it. `spoil` makes loading fail, `mend` the opposite."""
+    """A model as the settings name it. `spoil` makes loading fail, `mend` the opposite. `long` is a long text for it: a
+    megabyte, but on torch, whose processor would take minutes."""
 
     settings: Settings
     environment: dict[str, str]
-    spoil: Callable[[], None]
-    mend: Callable[[], None]
+    spoil: Callable[[], object]
+    mend: Callable[[], object]
+    long: str = MEGABYTE
 
     def make(self, **changed: Any) -> Embedder:
         return choose(self.settings, None, self.environment, **changed).embedder
@@ -45,14 +52,15 @@ class Provider:
         return choose(settings, embedder.stamp.model, self.environment, embedder.stamp.width).embedder
 
 
-def local(folder: Path) -> Provider:
+def local(folder: Path, **more: Any) -> Provider:
     tokenizer = folder / "tokenizer.json"
     aside = folder / "aside"
     return Provider(
         Settings(embedding_model=str(folder), models_dir=folder.parent / "models", device="cpu"),
         {},
-        lambda: [tokenizer.rename(aside)] and None,
-        lambda: [aside.rename(tokenizer)] and None,
+        lambda: tokenizer.rename(aside),
+        lambda: aside.rename(tokenizer),
+        **more,
     )
 
 
@@ -87,16 +95,17 @@ def provider(request: pytest.FixtureRequest, tmp_path: Path, model_folder: Calla
         with running(EmbeddingsServer()) as server:
             yield hosted(server, request.param, f"{request.param.upper()}_API_KEY")
         return
+    long = MEGABYTE if request.param == "onnx" else MEGABYTE[:50_000]
     if request.param == "torch":
         write_bert(folder)
     elif request.param == "voyage":
         pytest.importorskip("torch", reason="torch is not installed: pip install 'thread-node[torch]'")
         from tiny_voyage import write_voyage
 
-        write_voyage(folder)
+        write_voyage(folder, sentence_bert_config={"max_seq_length": 128})
     else:
         folder = model_folder("a folder/the-model")
-    yield local(folder)
+    yield local(folder, long=long)
 
 
 @pytest.fixture
@@ -144,10 +153,10 @@ def test_vectors_have_unit_length_their_texts_order_and_nothing_of_their_neighbo
     check(embedder.embed([], role), 0, embedder)
 
 
-def test_odd_and_very_long_texts_have_vectors_and_are_counted(embedder: Embedder) -> None:
+def test_odd_and_very_long_texts_have_vectors_and_are_counted(provider: Provider, embedder: Embedder) -> None:
     check(embedder.embed(ODD, "document"), len(ODD), embedder)
-    check(embedder.embed([MEGABYTE], "document"), 1, embedder)
-    assert embedder.count_tokens([MEGABYTE]) > 190_000
+    check(embedder.embed([provider.long], "document"), 1, embedder)
+    assert embedder.count_tokens([provider.long]) > len(provider.long) / 6
     assert embedder.count_tokens([]) == 0
 
 
@@ -203,3 +212,49 @@ def test_a_failed_call_tells_callers_nothing_of_the_inside() -> None:
 )
 def test_callers_know_a_folder_by_its_name(model: str, shown: str) -> None:
     assert name_for_callers(model) == shown
+
+
+def test_a_node_shows_how_far_its_model_is_and_no_path_of_it(tmp_path: Path, model_folder: Callable[..., Path]) -> None:
+    folder = model_folder("a folder/the-model")
+    (folder / "tokenizer.json").rename(folder / "aside")
+    embedder = local(folder).make()
+    node = InProcess(tmp_path / "data", embedder, ready=False, retry_seconds=(0.01,))  # type: ignore[arg-type]
+
+    def shown() -> dict[str, float]:
+        pages = {metric.name: metric for metric in node.run(node.node.metrics())}
+        return {sample.labels["phase"]: sample.value for sample in pages["thread_embedding_phase"].samples}
+
+    try:
+        until(lambda: node.node.embedder_health().phase == "failed")
+        health = node.node.embedder_health()
+        assert health.model == "the-model"
+        assert "tokenizer.json" in str(health.error)
+        assert str(tmp_path) not in f"{health}"
+        with pytest.raises(NotReady) as refused:
+            node.file("ann", document("text", id="a"))
+        assert str(tmp_path) not in refused.value.for_callers
+        assert refused.value.retry_after_seconds is not None
+        (folder / "aside").rename(folder / "tokenizer.json")
+        until(lambda: node.queue.is_ready)
+        assert shown() == {"idle": 0, "downloading": 0, "loading": 0, "ready": 1, "failed": 0}
+        node.file("ann", document("alpha beta", id="a"))
+        health = node.node.embedder_health()
+        assert (health.model, health.phase, health.index) == ("the-model", "ready", "matches")
+        assert node.value("SELECT model FROM stamp") == str(folder.resolve())
+    finally:
+        node.close()
+
+
+def test_a_download_has_a_fraction_in_health_and_metrics(tmp_path: Path) -> None:
+    embedder = WordsEmbedder()
+    embedder.may_load.clear()
+    embedder.status = Status("downloading", fraction=0.25)
+    with opened(tmp_path, embedder, ready=False) as node:
+        health = node.node.embedder_health()
+        assert (health.phase, health.fraction) == ("downloading", 0.25)
+        pages = {metric.name: metric for metric in node.run(node.node.metrics())}
+        assert [sample.value for sample in pages["thread_embedding_downloaded_ratio"].samples] == [0.25]
+        phases = {sample.labels["phase"]: sample.value for sample in pages["thread_embedding_phase"].samples}
+        assert phases == {"idle": 0, "downloading": 1, "loading": 0, "ready": 0, "failed": 0}
+        with pytest.raises(NotReady, match="embedding model downloading 25%"):
+            node.file("ann", document("text", id="a"))

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
 import pytest
-from in_process import WordsEmbedder, document, ids, opened, unit
+from in_process import InProcess, WordsEmbedder, document, ids, opened, unit
 
 from thread_service.store.segments import Segments
 from thread_service.store.store import Store
+
+
+def shown(node: InProcess) -> tuple[object, ...]:
+    """All that ann can see of it, but for when documents were filed."""
+    groups = [
+        (group.group_id, group.access, {each.document_id: each.name for each in group.documents})
+        for group in node.library("ann").groups
+    ]
+    filed = [document_id for (document_id,) in node.rows("SELECT document_id FROM documents ORDER BY document_id")]
+    documents = [dataclasses.replace(each, created_at=0) for each in node.documents("ann", *filed)]
+    return groups, documents, node.graph("ann")
 
 
 def test_a_retry_of_what_was_committed_and_never_answered_changes_nothing(
@@ -32,12 +44,12 @@ def test_a_retry_of_what_was_committed_and_never_answered_changes_nothing(
     embedder = WordsEmbedder()
     with opened(tmp_path / "left", embedder) as node:
         node.settle()
-        library, graph = node.library("ann"), node.graph("ann")
+        before = shown(node)
         for gate, outcome in ((True, "skipped"), (False, "replaced")):
             again = node.file("ann", by_content, by_id, group="g", gate=gate)
             assert again.outcomes == (outcome, outcome)
             node.settle()
-            assert (node.library("ann"), node.graph("ann")) == (library, graph)
+            assert shown(node) == before
         assert embedder.count("the creek") == 1
         assert node.value("SELECT count(*) FROM documents") == 3
         assert node.value("SELECT count(*) FROM vectors WHERE purpose IN ('model', 'caller')") == 3

@@ -41,7 +41,7 @@ def test_a_question_finds_passages_with_distances_entities_and_what_led_to_them(
     assert all(text.startswith("Alone: vectors ") for text in texts(page.locator(".channels")))
     assert page.locator("summary", has_text="Through the graph").is_visible()
     passages.first.get_by_role("button").first.click()
-    assert page.get_by_role("dialog").get_by_text("Filed by").is_visible()
+    page.get_by_role("dialog").get_by_text("Filed by").wait_for()
     page.keyboard.press("Escape")
     passages.locator("a.chip.led", has_text="Halloran Finch").first.click()
     page.get_by_role("heading", name="Halloran Finch", level=2).wait_for()

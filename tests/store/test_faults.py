@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -25,6 +26,7 @@ CREATE TABLE note (id INTEGER PRIMARY KEY, text TEXT NOT NULL, segment INTEGER, 
 CREATE TABLE segment (number INTEGER PRIMARY KEY, width INTEGER NOT NULL, slots INTEGER NOT NULL);
 """
 WIDTH = 16
+SEEDS = int(os.environ.get("POWER_LOSS_SEEDS", "30"))
 
 
 class Disk:
@@ -257,7 +259,7 @@ def test_a_torn_frame_at_the_end_of_the_log_is_ignored(disk: Disk, tmp_path: Pat
     database.close()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_power_loss_keeps_every_acknowledged_write(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

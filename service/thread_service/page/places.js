@@ -17,11 +17,12 @@ export function around(focus, ids, width, height) {
   const others = ids.filter((id) => id !== focus);
   const step = (2 * Math.PI) / others.length;
   // Half a step off the vertical: names are written below, where an edge from above would cross them.
-  const places = others.map((id, at) => [id, {
+  const ring = others.map((_, at) => ({
     x: middle.x + reach.x * Math.sin((at + 0.5) * step),
     y: middle.y - reach.y * Math.cos((at + 0.5) * step),
-  }]);
-  return new Map([[focus, middle], ...places]);
+  }));
+  apart(ring, inside(width, height));
+  return new Map([[focus, middle], ...others.map((id, at) => [id, ring[at]])]);
 }
 
 /** Places stretched so that they fill the box, half by their measure and half by their order, and moved apart. */
@@ -36,11 +37,15 @@ export function spread(places, width, height) {
   const room = { x: width - 2 * PADDING.x, y: height - PADDING.top - PADDING.bottom };
   const down = fractions("y");
   const boxes = fractions("x").map((across, at) => ({ x: PADDING.x + across * room.x, y: PADDING.top + down[at] * room.y }));
-  apart(boxes, (box) => {
+  apart(boxes, inside(width, height));
+  return new Map([...places.keys()].map((id, at) => [id, boxes[at]]));
+}
+
+function inside(width, height) {
+  return (box) => {
     box.x = Math.min(Math.max(box.x, PADDING.x), width - PADDING.x);
     box.y = Math.min(Math.max(box.y, PADDING.top), height - PADDING.bottom);
-  });
-  return new Map([...places.keys()].map((id, at) => [id, boxes[at]]));
+  };
 }
 
 /** Move boxes of a node and its name until none covers another, or the rounds are over. */
