@@ -21,7 +21,7 @@ from in_process import ENGINE, InProcess, document, group, unit
 from thread_service.node.operations import DocumentIn, GroupMetadata, UpdateDocumentRequest, UpdateGroupRequest
 from thread_service.text import ids
 
-EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "5"))
+EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "4"))
 STEPS = 24
 ENGINES: dict[str, dict[str, Any]] = {"cpu": ENGINE}
 """What the engine of each run is made with."""

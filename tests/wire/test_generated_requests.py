@@ -28,7 +28,7 @@ from thread_service.wire.dispatch import Dispatch
 from thread_service.wire.http import create_app
 from thread_service.wire.v1 import thread_pb2 as pb
 
-REQUESTS = int(os.environ.get("GENERATED_REQUESTS", "150"))
+REQUESTS = int(os.environ.get("GENERATED_REQUESTS", "100"))
 REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,
