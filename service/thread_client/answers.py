@@ -9,7 +9,6 @@ from typing import Literal
 
 import msgspec
 
-
 # ------------------------------------------------------------------------------------------------------ filing
 
 Outcome = Literal["new", "replaced", "linked", "skipped", "failed"]

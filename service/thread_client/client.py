@@ -20,7 +20,7 @@ import msgspec
 from thread_client import calls
 from thread_client.calls import Call
 from thread_client.errors import InvalidRequest, NodeError, NotANode, Unreachable, first_surrogate, of_answer
-from thread_client.retries import Retries
+from thread_client.retries import Retries, Tries
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,11 +87,15 @@ class _Asker:
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
             raise NotANode(f"the answer of {self.url} is not one of a Thread node: {error}", status=200) from None
 
-    def _no_answer(self, error: httpx.TransportError) -> Unreachable:
-        if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
+    def _told(self, failure: httpx.RequestError | NodeError) -> NodeError:
+        if isinstance(failure, NodeError):
+            return failure
+        if isinstance(failure, httpx.TimeoutException) and not isinstance(failure, httpx.ConnectTimeout):
             return Unreachable(f"{self.url} did not answer in time; give the client a longer timeout_seconds")
-        what = str(error) or type(error).__name__
-        return Unreachable(f"{self.url} cannot be reached ({what}); is a node running there?", may_pass=True)
+        what = str(failure) or type(failure).__name__
+        if isinstance(failure, httpx.TransportError):
+            return Unreachable(f"{self.url} cannot be reached ({what}); is a node running there?", may_pass=True)
+        return NotANode(f"the answer of {self.url} cannot be read: {what}")
 
 
 def _encoded(body: object) -> bytes | None:
@@ -136,19 +140,13 @@ class Client(_Asker):
 
     def _ask(self, call: Call[T]) -> T:
         method, url, content, timeout = self._request(call)
-        attempt, paused = 1, 0.0
+        tries = Tries(self._retries)
         while True:
             try:
                 return self._result(call, self._http.request(method, url, content=content, timeout=timeout))
-            except httpx.TransportError as failure:
-                error: NodeError = self._no_answer(failure)
-            except NodeError as failure:
-                error = failure
-            pause = self._retries.pause(error, attempt, paused)
-            if pause is None:
-                raise error
+            except (httpx.RequestError, NodeError) as failure:
+                pause = tries.pause_after(self._told(failure))
             time.sleep(pause)
-            attempt, paused = attempt + 1, paused + pause
 
     file = _waiting(calls.file)
     remember = _waiting(calls.remember)
@@ -201,19 +199,13 @@ class AsyncClient(_Asker):
 
     async def _ask(self, call: Call[T]) -> T:
         method, url, content, timeout = self._request(call)
-        attempt, paused = 1, 0.0
+        tries = Tries(self._retries)
         while True:
             try:
                 return self._result(call, await self._http.request(method, url, content=content, timeout=timeout))
-            except httpx.TransportError as failure:
-                error: NodeError = self._no_answer(failure)
-            except NodeError as failure:
-                error = failure
-            pause = self._retries.pause(error, attempt, paused)
-            if pause is None:
-                raise error
+            except (httpx.RequestError, NodeError) as failure:
+                pause = tries.pause_after(self._told(failure))
             await asyncio.sleep(pause)
-            attempt, paused = attempt + 1, paused + pause
 
     file = _awaited(calls.file)
     remember = _awaited(calls.remember)

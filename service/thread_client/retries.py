@@ -31,14 +31,24 @@ class Retries(msgspec.Struct, frozen=True):
     attempts: int = 6
     seconds: float = 60.0
 
-    def pause(self, error: NodeError, attempt: int, paused: float) -> float | None:
-        """Seconds to wait before the next try; None when there is none.
 
-        `attempt`: of the try that failed, from 1. `paused`: seconds of pauses so far.
-        """
-        if not error.may_pass or attempt >= self.attempts:
-            return None
+class Tries:
+    """The tries of one call."""
+
+    def __init__(self, retries: Retries) -> None:
+        self._retries = retries
+        self._done = 0
+        self._paused_seconds = 0.0
+
+    def pause_after(self, error: NodeError) -> float:
+        """Seconds until the next try; raises the error when there is none."""
+        self._done += 1
+        if not error.may_pass or self._done >= self._retries.attempts:
+            raise error
         seconds = error.retry_after_seconds
         if seconds is None:
-            seconds = random.uniform(0, min(_LONGEST_SECONDS, _FIRST_SECONDS * 2 ** (attempt - 1)))
-        return seconds if paused + seconds <= self.seconds else None
+            seconds = random.uniform(0, min(_LONGEST_SECONDS, _FIRST_SECONDS * 2 ** (self._done - 1)))
+        self._paused_seconds += seconds
+        if self._paused_seconds > self._retries.seconds:
+            raise error
+        return seconds

@@ -12,7 +12,7 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -529,6 +529,18 @@ def read_env_file(path: Path) -> dict[str, str]:
     return {key.strip(): value.strip() for key, value in pairs if key.strip() and "\0" not in key + value}
 
 
+def table(rows: Iterable[Declaration]) -> list[str]:
+    """Lines of Markdown: a row for each declaration."""
+    lines = ["| flag | variable | values | default | meaning |", "|---|---|---|---|---|"]
+    for declaration in rows:
+        values = " ".join(f"`{word}`" for word in declaration.words) or declaration.value_name.lower()
+        lines.append(
+            f"| `{declaration.flag}` | `{declaration.variable}` | {values} | {declaration.default_shown} "
+            f"| {declaration.help} |"
+        )
+    return lines
+
+
 def markdown() -> str:
     """`docs/settings.md`: every setting as a row of a table, and the older spellings."""
     lines = [
@@ -543,18 +555,8 @@ def markdown() -> str:
     for declaration in declarations().values():
         if declaration.section != section:
             section = declaration.section
-            lines += [
-                "",
-                f"## {section}",
-                "",
-                "| flag | variable | values | default | meaning |",
-                "|---|---|---|---|---|",
-            ]
-        values = " ".join(f"`{word}`" for word in declaration.words) or declaration.value_name.lower()
-        lines.append(
-            f"| `{declaration.flag}` | `{declaration.variable}` | {values} | {declaration.default_shown} "
-            f"| {declaration.help} |"
-        )
+            rows = (item for item in declarations().values() if item.section == section)
+            lines += ["", f"## {section}", "", *table(rows)]
     lines += ["", "## Variables without a flag", "", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {help} |" for name, help in VARIABLES.items()]
     lines += ["", "## Older launch lines", "", "| flag | what happens |", "|---|---|"]
