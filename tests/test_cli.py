@@ -183,12 +183,12 @@ def running(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[An
 
 
 def test_every_command_is_on_the_help_page_and_can_be_done(capsys: pytest.CaptureFixture[str]) -> None:
-    assert {*cli.COMMANDS} == {*commands.COMMANDS, "doctor"}
+    assert {*cli.COMMANDS} == {*commands.COMMANDS, "doctor", "mcp"}
     for name in cli.COMMANDS:
         with pytest.raises(SystemExit) as stop:
             cli.main([name, "--help"])
         assert stop.value.code == 0
-        assert "--json" in capsys.readouterr().out
+        assert ("--owner-id" if name == "mcp" else "--json") in capsys.readouterr().out
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     page = capsys.readouterr().out

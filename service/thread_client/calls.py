@@ -41,7 +41,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """What to file. `texts`: one, or several passages in order.
 
     `id`: filed again under the same one, the document is replaced; without, it is the SHA-256 of the texts.
-    `entities`, `facts`: what the texts say, where the caller knows; without `entities` the node looks for itself. An end
+    `entities`, `facts`: what the texts say, where known; without `entities` the node looks for itself. An end
     of a fact that is not among `entities` becomes one, of kind `concept`.
     """
 

@@ -23,10 +23,24 @@ from thread_service.settings import Declaration, Loaded, SettingsError
 
 
 @dataclass(frozen=True, slots=True)
+class Operand:
+    """A path that a command is given, by its place or, when it has a `flag`, by that."""
+
+    name: str
+    metavar: str
+    help: str
+    flag: str = ""
+    is_optional: bool = False
+    may_be_standard: bool = False
+    """`-` is standard output."""
+
+
+@dataclass(frozen=True, slots=True)
 class About:
     """A command beside `serve`. `switches`: flags of its own, with their help; `needs`: the one that has to be given.
-    `undone`: the exit code for not done. `settings`: fields of the settings that it takes beside those of all;
-    `passed`: those of them that are for the node that does it."""
+    `operands`: paths. `undone`: the exit code for not done. `settings`: fields of the settings that it takes beside
+    those of all, which are there unless it is not `of_a_directory`; `passed`: those of them that are for the node that
+    does it."""
 
     help: str
     switches: tuple[tuple[str, str], ...] = ()
@@ -34,11 +48,32 @@ class About:
     needs: str = ""
     settings: tuple[str, ...] = ()
     passed: tuple[str, ...] = ()
+    operands: tuple[Operand, ...] = ()
+    of_a_directory: bool = True
+
+    @property
+    def usage(self) -> str:
+        return "".join(f" {operand.metavar}" for operand in self.operands if not operand.flag)
 
 
 _MODEL_SETTINGS = ("embedder", "embedding_model", "embedding_url", "embedding_dim")
 
 COMMANDS = {
+    "backup": About(
+        "Put a backup of everything that is kept into a directory: of the node that runs in the data directory, which "
+        "goes on serving, or, when none does, of the directory itself. Vectors that are there from an earlier backup "
+        "are not copied again. It is complete when this ends, and what a crash has left of one is no backup.",
+        operands=(Operand("target", "DIR", "where backups are kept, each in a directory of its own"),),
+    ),
+    "restore": About(
+        "Restore a backup into an empty data directory, compare it with its checksums and verify it. Exit code 1: not "
+        "restored, or with damage that was backed up.",
+        operands=(
+            Operand("backup", "BACKUP", "the directory of a backup, or one of backups, of which the newest is taken"),
+            Operand("target", "DIR", "the empty data directory to start the node with"),
+        ),
+        of_a_directory=False,
+    ),
     "compact": About(
         "Let everything that was removed go from the disk, in the node that runs in the data directory or, when "
         "none does, in the directory itself."
@@ -48,6 +83,7 @@ COMMANDS = {
         "directory itself; nothing is changed. Exit code 0: no damage; 1: damage, each place named; 2: not checked.",
         (("full", "compare every index of the database with its table too, and every text with the index of words"),),
         undone=2,
+        operands=(Operand("backup", "BACKUP", "check this backup instead, its checksums first", flag="--backup"),),
     ),
     "extract": About(
         "Let the instruct model of the node that runs in the data directory read documents again; when none runs, the "
@@ -67,8 +103,12 @@ COMMANDS = {
         "Check whether a node can run here with these settings: packages, GPU, data directory, model, ports. Nothing "
         "is started, changed or downloaded. Exit code 1: something would stop it from serving as configured."
     ),
+    "mcp": About(
+        "Let an assistant use a running node as its memory: a server of the Model Context Protocol with the tools "
+        "remember, recall, entities and forget, as a program the assistant starts, or over HTTP on this machine."
+    ),
 }
-"""`doctor.checkup` does the last, `commands` the others."""
+"""`doctor.checkup` and `mcp_server` do the last two, `commands` the others."""
 
 _COMMAND_SETTINGS = ("data_dir", "node_id")
 
@@ -86,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given and given[0] == "doctor":
             return _doctor(given[1:])
+        if given and given[0] == "mcp":
+            return _mcp(given[1:])
         if given and given[0] in COMMANDS:
             return _command(given[0], given[1:])
         return _serve(load(given, os.environ, Path(".env")))
@@ -98,11 +140,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(name: str, arguments: Sequence[str]) -> int:
     about = COMMANDS[name]
     parser = _Parser(prog=f"thread {name}", description=about.help, allow_abbrev=False)
-    declarations = {field: settings.declarations()[field] for field in (*_COMMAND_SETTINGS, *about.settings)}
+    common = _COMMAND_SETTINGS if about.of_a_directory else ()
+    declarations = {field: settings.declarations()[field] for field in (*common, *about.settings)}
     for field, declaration in declarations.items():
         _add(parser, field, declaration)
     for switch, help in about.switches:
         parser.add_argument(f"--{switch}", action="store_true", help=help, required=switch == about.needs)
+    for operand in about.operands:
+        _add_operand(parser, operand)
     parser.add_argument("--json", action="store_true", help="say what came of it as one line of JSON")
     parsed, rest = parser.parse_known_args(arguments)
     if rest:
@@ -117,6 +162,7 @@ def _command(name: str, arguments: Sequence[str]) -> int:
         sys.stderr.write(f"{notice}\n")
     try:
         switches = {switch: given[switch] for switch, _ in about.switches}
+        switches |= {operand.name: given[operand.name] for operand in about.operands}
         switches |= {field: getattr(loaded.settings, field) for field in about.passed}
         return commands.run(name, loaded.settings, switches, as_json=given["json"])
     except (ThreadError, OSError) as error:
@@ -145,6 +191,30 @@ def _doctor(arguments: Sequence[str]) -> int:
     return 0 if checkup.is_fit(findings) else 1
 
 
+def _mcp(arguments: Sequence[str]) -> int:
+    from thread_service.mcp_server import settings as mcp_settings
+
+    parser = _Parser(prog="thread mcp", description=COMMANDS["mcp"].help, allow_abbrev=False)
+    for field, declaration in mcp_settings.DECLARATIONS.items():
+        _add(parser, field, declaration)
+    parsed, rest = parser.parse_known_args(arguments)
+    if rest:
+        parser.error(_unknown(rest[0], "flag of this command"))
+    given = {field: text or "" for field, text in vars(parsed).items()}
+    loaded = mcp_settings.load(given, os.environ, settings.read_env_file(Path(".env")))
+    try:
+        from thread_service.mcp_server.run import run
+    except ModuleNotFoundError as error:
+        if error.name != "mcp":
+            raise
+        return _refuse(SettingsError("thread mcp needs the package mcp: pip install 'thread-node[mcp]'"), 1)
+    try:
+        run(loaded)
+    except (ValueError, OSError) as error:
+        return _refuse(error, 1)
+    return 0
+
+
 def _serve(loaded: Loaded) -> int:
     # Only now: the libraries behind these take a second to import, which `--help` and a typo need not.
     from thread_kernels import EngineUnavailable
@@ -161,7 +231,9 @@ def _serve(loaded: Loaded) -> int:
 
 def load(arguments: Sequence[str], environment: MutableMapping[str, str], env_file: Path) -> Loaded:
     """The settings of this command line and environment. What the `.env` file adds is set in `environment` too."""
-    usage = "thread [serve] [flags]\n" + "".join(f"       thread {name} [flags]\n" for name in COMMANDS)
+    usage = "thread [serve] [flags]\n" + "".join(
+        f"       thread {name} [flags]{about.usage}\n" for name, about in COMMANDS.items()
+    )
     about = "A memory node: give it text, it gives back the passages that answer a question."
     parser = _parser("thread", usage, about)
     parsed, rest = parser.parse_known_args(arguments)
@@ -228,6 +300,26 @@ def _add(group: argparse._ActionsContainer, name: str, declaration: Declaration)
     group.add_argument(
         declaration.flag, dest=name, metavar=declaration.value_name, help=about.replace("`", "").replace("%", "%%")
     )
+
+
+def _add_operand(parser: argparse.ArgumentParser, operand: Operand) -> None:
+    kind = _path_or_standard if operand.may_be_standard else _path
+    if operand.flag:
+        parser.add_argument(operand.flag, dest=operand.name, type=kind, metavar=operand.metavar, help=operand.help)
+    else:
+        count = "?" if operand.is_optional else None
+        parser.add_argument(operand.name, type=kind, nargs=count, metavar=operand.metavar, help=operand.help)
+
+
+def _path(text: str) -> str:
+    """Absolute, for the node that is asked works in another directory."""
+    if not text or "\0" in text:
+        raise argparse.ArgumentTypeError("is no path")
+    return os.path.abspath(text)
+
+
+def _path_or_standard(text: str) -> str:
+    return text if text == "-" else _path(text)
 
 
 def _refuse(error: Exception, code: int) -> int:

@@ -161,6 +161,12 @@ class Faults:
             self._names[target] = self._names.pop(source)
             self._changes += [(target, self._names[target]), (source, None)]
 
+    def linked(self, source: Path, target: Path) -> None:
+        with self.lock:
+            self.operation()
+            self._names[target] = self._names[source]
+            self._changes.append((target, self._names[target]))
+
     def removed(self, path: Path, *, sync: bool = False) -> None:
         with self.lock:
             self.operation()
@@ -299,6 +305,11 @@ class FaultyFiles:
     def rename(self, source: Path, target: Path) -> None:
         self._faults.renamed(source, target)
         self._under.rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._faults.opened(source, created=False)
+        self._under.link(source, target)
+        self._faults.linked(source, target)
 
     def sync_directory(self, path: Path) -> None:
         self._faults.synced_directory(path)

@@ -154,6 +154,10 @@ class Node:
         """Whether everything it keeps is whole; `progress` is called from another thread."""
         return await self._work.run(lambda: self._store.verify(full=full, progress=progress))
 
+    async def back_up(self, target: Path, progress: verification.Progress) -> dict[str, Any]:
+        """Put a backup of everything it keeps into a directory; `progress` is called from another thread."""
+        return await self._work.run(lambda: self._store.back_up(target, progress))
+
     async def extract(self, progress: verification.Progress) -> dict[str, Any]:
         """Let the instruct model read what was put off, see `Extracting.catch_up`."""
         return await self._extracting.catch_up(self._work, progress)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from thread_service.errors import Busy, NotReady, StorageFull, StoreFailed
 from thread_service.store import compaction
@@ -47,6 +49,12 @@ class Compactor:
             return compaction.compact(self._disk, every=True, progress=progress, go_on=self._go_on)
         finally:
             self._compacting.release()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No segment is emptied while this is held; a compaction under way is waited for."""
+        with self._compacting:
+            yield
 
     def stop(self) -> None:
         """End the compaction that is under way, with its next step, and begin no other."""

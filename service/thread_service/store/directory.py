@@ -3,8 +3,9 @@
     <data-dir>/node-id          the id of the last node that ran here, plain text
     <data-dir>/nodes/<UUID>/    LOCK  FORMAT  thread.db  vectors/  cache/
 
-FORMAT is written before anything else of a new directory and last by a restore, so a database without it is one whose
-restore did not finish. Everything is created readable by its owner only.
+FORMAT is written before anything else of a new directory and last by a restore, which puts RESTORING there first; so
+what has one of the others without it is a directory whose restore did not finish. Everything is created readable by its
+owner only.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from thread_service.store.files import OsFiles
 from thread_service.store.lock import DirectoryLock
 
 FORMAT = 1
+RESTORING = "RESTORING"
+"""The file that says that what lies beside it is half restored."""
 
 _log = logging.getLogger(__name__)
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -175,7 +178,7 @@ def read_format(path: Path) -> int | None:
     try:
         text = file.read_bytes()[:64].decode("ascii", "replace").strip()
     except FileNotFoundError:
-        if (path / "thread.db").exists():
+        if (path / "thread.db").exists() or (path / RESTORING).exists():
             raise StoreFailed(
                 f"{path} is incomplete (no FORMAT file): its restore did not finish; run `thread restore` again"
             ) from None

@@ -1,6 +1,6 @@
-"""The few file operations that the vector segments need, behind a seam.
+"""The few file operations that vector segments and backups need, behind a seam.
 
-Only this module touches the disk for segments, so a test can put a layer in its place that runs out of space, fails an
+Only this module touches the disk for them, so a test can put a layer in its place that runs out of space, fails an
 fsync or loses power. Every operation raises `OSError`; none retries. A name in a directory is durable only after
 `Files.sync_directory`, bytes only after `File.sync`.
 """
@@ -62,6 +62,9 @@ class Files(Protocol):
     def remove(self, path: Path) -> None: ...
 
     def rename(self, source: Path, target: Path) -> None: ...
+
+    def link(self, source: Path, target: Path) -> None:
+        """A second name of the same file; `FileExistsError` if there is one."""
 
     def sync_directory(self, path: Path) -> None: ...
 
@@ -141,6 +144,9 @@ class OsFiles:
 
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)
+
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
 
     def sync_directory(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

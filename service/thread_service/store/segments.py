@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 from thread_service.errors import StorageFull, StoreFailed
 from thread_service.store.files import File, Files
 
+SEGMENT_BYTES = 1 << 30
+"""What a file holds at most, unless one row is larger."""
 FIRST_EXTENT = 1 << 20
 LAST_EXTENT = 64 << 20
 
@@ -76,7 +78,7 @@ class _Segment:
 class Segments:
     """The segments in `directory`. A file holds at most `segment_bytes`, and at least one row."""
 
-    def __init__(self, directory: Path, files: Files, *, segment_bytes: int = 1 << 30) -> None:
+    def __init__(self, directory: Path, files: Files, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._directory = directory
         self._files = files
         self._segment_bytes = segment_bytes
@@ -157,6 +159,10 @@ class Segments:
     def states(self) -> dict[int, SegmentState]:
         """Every segment that holds rows, appended ones included: what the transaction that commits them stores."""
         return {number: SegmentState(s.width, s.slots) for number, s in self._segments.items() if s.slots}
+
+    def is_full(self, state: SegmentState) -> bool:
+        """Whether a segment of so many rows is never written to again."""
+        return state.slots >= self._capacity(state.width)
 
     def rollback(self, committed: Mapping[int, SegmentState]) -> None:
         """Forget every row appended since `committed`, after the transaction that was to commit them has failed."""
@@ -328,7 +334,7 @@ class Segments:
             ) from error
 
     def _capacity(self, width: int) -> int:
-        return max(1, self._segment_bytes // (width * _ITEM))
+        return capacity(width, self._segment_bytes)
 
     def _path(self, number: int) -> Path:
         return self._directory / file_name(number)
@@ -357,6 +363,11 @@ class Segments:
         self._failure = StoreFailed(f"{message}; the store has stopped writing")
         self._failure.__cause__ = cause
         return self._failure
+
+
+def capacity(width: int, segment_bytes: int) -> int:
+    """Rows of a file."""
+    return max(1, segment_bytes // (width * _ITEM))
 
 
 def file_name(number: int) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
 from thread_kernels import Engine
 from thread_service.errors import NotReady, StoreFailed
-from thread_service.store import graph_cache, sql, verification
+from thread_service.store import backup, graph_cache, sql, verification
 from thread_service.store.changes import Changes
 from thread_service.store.code_cache import CacheStats, CodeCache
 from thread_service.store.code_keeper import CodeKeeper
@@ -100,13 +101,26 @@ class Store(Disk):
         place = verification.Place(self.path, self.read, self.still, self._rest, self._in_memory)
         return verification.verify(place, full=full, progress=progress)
 
+    def back_up(self, target: Path, progress: verification.Progress) -> dict[str, Any]:
+        """Put a backup into a directory: see `backup.take`. Blocking, beside everything else but compaction.
+
+        NotReady when the node stops meanwhile.
+        """
+        source = backup.Source(self.node_id, self.path, self.read, self.segments.is_full, self._refuse_when_closing)
+        with self._compactor.paused():
+            return backup.take(source, target, progress)
+
     def stop_verifying(self) -> None:
-        """Before `close`, so that nobody waits for a verification."""
+        """Before `close`, so that nobody waits for a verification or a backup."""
         self._closing.set()
 
     def _rest(self, seconds: float) -> None:
         if self._closing.wait(min(seconds, LONGEST_REST_SECONDS)):
             raise NotReady("The node is stopping; the verification ended early.")
+
+    def _refuse_when_closing(self) -> None:
+        if self._closing.is_set():
+            raise NotReady("The node is stopping; the backup ended early and nothing is left of it.")
 
     def _in_memory(self) -> Iterable[tuple[str, int, int]]:
         """What memory and database have of the same, while nothing is written."""

@@ -35,6 +35,7 @@ class Commanded(Protocol):
 
     async def compact(self, progress: Progress) -> Compacted: ...
     async def verify(self, *, full: bool, progress: Progress) -> dict[str, Any]: ...
+    async def back_up(self, target: Path, progress: Progress) -> dict[str, Any]: ...
     async def extract(self, progress: Progress) -> dict[str, Any]: ...
     async def reembed(self, wanted: Mapping[str, Any], progress: Progress) -> dict[str, Any]: ...
 
@@ -48,13 +49,19 @@ def commands(node: Commanded) -> dict[str, Command]:
     async def verify(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         return await node.verify(full=arguments.get("full") is True, progress=progress)
 
+    async def backup(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+        target = arguments.get("target")
+        if not isinstance(target, str) or not target.startswith("/") or "\0" in target:
+            raise InvalidRequest.field("target", "is the absolute path of a directory")
+        return await node.back_up(Path(target), progress)
+
     async def extract(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         return await node.extract(progress)
 
     async def reembed(arguments: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
         return await node.reembed(arguments, progress)
 
-    return {"compact": compact, "verify": verify, "extract": extract, "reembed": reembed}
+    return {"compact": compact, "verify": verify, "backup": backup, "extract": extract, "reembed": reembed}
 
 
 async def run_control(path: Path, known: Mapping[str, Command], stop: asyncio.Event) -> None:

@@ -1,4 +1,4 @@
-"""Whether a backup is whole: its files against the checksums of the manifest, then everything that `verify` looks at."""
+"""Whether a backup is whole: its files against the checksums of the manifest, then all that `verify` looks at."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _check_files(look: Look, said: Manifest) -> None:
 
 
 def _check_counts(look: Look, said: Manifest) -> None:
-    found = verification.counts(look.place)
+    found = verification.counts_of(look.place)
     for table, expected in said.counts.items():
         look.examined(1)
         if table in found and found[table] != expected:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -15,6 +17,9 @@ FORMAT = 1
 NAME = "manifest.json"
 BACKUP_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}Z")
 """Of the directory of one backup: when it was begun, in UTC."""
+
+
+UUID = "^[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}$"
 
 
 class FileSum(msgspec.Struct, frozen=True):
@@ -39,7 +44,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """`schema`: version of the database. `counts`: rows of its main tables."""
 
     format: int
-    node_id: str
+    node_id: Annotated[str, msgspec.Meta(pattern=UUID)]
     schema: int
     taken_at: str
     counts: dict[str, int]
@@ -116,7 +121,8 @@ def _backups(directory: Path) -> list[Path]:
 def write_whole(files: Files, path: Path, data: bytes) -> None:
     """Write a small file so that after a power loss it is there whole, or not at all, or as it was."""
     temporary = path.with_name(f"{path.name}.new")
-    temporary.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        files.remove(temporary)
     with files.create(temporary) as file:
         file.write(memoryview(data), 0)
         file.sync()

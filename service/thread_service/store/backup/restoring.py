@@ -1,7 +1,7 @@
 """Restoring a backup into an empty data directory.
 
-The order is what keeps a half restored directory from being taken for a whole one: first a mark and the database's
-file, so that a node refuses to start there; FORMAT, without which it does, last of all.
+The order is what keeps a half restored directory from being taken for a whole one: first the mark with which a node
+refuses to start there, last of all FORMAT, with which it does not.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from thread_service.store.backup import manifest
 from thread_service.store.backup.checking import place_of
 from thread_service.store.backup.copying import Advance, copy, disk_errors
 from thread_service.store.backup.manifest import Manifest, write_whole
-from thread_service.store.directory import FORMAT
+from thread_service.store.directory import FORMAT, RESTORING
 from thread_service.store.files import Files, OsFiles
 from thread_service.store.lock import DirectoryLock
 from thread_service.store.migrations import NEWEST
 from thread_service.store.verification import Progress
-
-MARK = "RESTORING"
-"""A file that says that what lies beside it is half restored and may be removed."""
 
 
 def restore(backup: Path, data_dir: Path, progress: Progress, *, files: Files | None = None) -> dict[str, Any]:
@@ -52,7 +49,7 @@ def restore(backup: Path, data_dir: Path, progress: Progress, *, files: Files | 
         verified = _verified(node, said, progress)
         files = files or OsFiles()
         write_whole(files, node / "FORMAT", b"%d\n" % FORMAT)
-        files.remove(node / MARK)
+        files.remove(node / RESTORING)
         files.sync_directory(node)
     return {
         "backup": str(path),
@@ -77,20 +74,17 @@ class _Restoring:
 
     def run(self) -> None:
         node, files = self._node, self._files
-        write_whole(files, node / MARK, f"{self._path}\n".encode("utf-8", "surrogateescape"))
+        write_whole(files, node / RESTORING, f"{self._path}\n".encode("utf-8", "surrogateescape"))
         for entry in node.iterdir():
             if entry.name in ("vectors", "cache"):
                 shutil.rmtree(entry)
-            elif entry.name not in (MARK, "LOCK"):
+            elif entry.name not in (RESTORING, "LOCK"):
                 files.remove(entry)
         for name in ("vectors", "cache"):
             (node / name).mkdir(mode=0o700)
-        # From here on a node refuses to start.
-        files.create(node / "thread.db").close()
         for directory in (node, node.parent, self._data_dir, self._data_dir.parent):
             files.sync_directory(directory)
         write_whole(files, self._data_dir / "node-id", f"{self._said.node_id}\n".encode())
-        files.remove(node / "thread.db")
         self._copy("database", "thread.db")
         self._progress("vectors")
         for name in self._said.files():
@@ -137,7 +131,7 @@ def _refuse_unless_empty(data_dir: Path, node_id: str) -> None:
         raise StoreFailed(f"{data_dir}: cannot be used as the data directory: {error.strerror}") from error
     node = data_dir / "nodes" / node_id
     is_begun = there <= {"node-id", "node-id.new", "nodes"} and nodes <= {node_id}
-    if not is_begun or not ((node / MARK).exists() or {*os.listdir(node)} <= {"LOCK", f"{MARK}.new"}):
+    if not is_begun or not ((node / RESTORING).exists() or {*os.listdir(node)} <= {"LOCK", f"{RESTORING}.new"}):
         raise StoreFailed(f"{data_dir} is not empty: restore into an empty directory, and start the node with that")
     if (node / "FORMAT").exists():
         raise StoreFailed(f"{data_dir} was restored already; start the node with it")

@@ -1,8 +1,8 @@
 """Taking a backup, beside a running node or of a directory at rest.
 
 First the database, as one snapshot; then of every segment the rows that this snapshot commits, which nobody writes
-again; the manifest last. So a backup is a prefix of what was acknowledged, whatever is written meanwhile. A segment that
-is full is linked where the file system can; one that the backup before has already is linked to that.
+again; the manifest last. So a backup is a prefix of what was acknowledged, whatever is written meanwhile. A segment
+that is full is linked where the file system can; one that the backup before has already is linked to that.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from thread_service.store.files import Files, OsFiles
 from thread_service.store.lock import DirectoryLock
 from thread_service.store.migrations import schema_version
 from thread_service.store.readers import Readers
-from thread_service.store.segments import SEGMENT_BYTES, SegmentState, file_name, is_full
-from thread_service.store.verification import Progress
-from thread_service.store.verification.run import COUNTED
+from thread_service.store.segments import SEGMENT_BYTES, SegmentState, capacity, file_name
+from thread_service.store.verification import COUNTED, Progress
 
 PAGES_AT_ONCE = 1_024
 """Pages of the database that are copied between two looks at the time."""
@@ -50,7 +49,7 @@ class Source:
     node_id: str
     path: Path
     read: Callable[[], AbstractContextManager[apsw.Connection]]
-    is_full: Callable[[SegmentState], bool] = lambda state: is_full(state, SEGMENT_BYTES)
+    is_full: Callable[[SegmentState], bool] = lambda state: state.slots >= capacity(state.width, SEGMENT_BYTES)
     go_on: Callable[[], None] = lambda: None
 
 
@@ -111,7 +110,8 @@ class _Before:
 def _new_directory(target: Path) -> Path:
     with disk_errors(target):
         while True:
-            place = target / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%f")[:-3].__add__("Z")
+            begun = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%f")[:-3]
+            place = target / f"{begun}Z"
             try:
                 place.mkdir(mode=0o700)
             except FileExistsError:
@@ -153,9 +153,7 @@ class _Taking:
         self.files.sync_directory(self.place / "vectors")
         self.files.sync_directory(self.place)
         self.files.sync_directory(self.place.parent)
-        whole = Manifest(
-            manifest.FORMAT, self.source.node_id, schema, self.place.name, counts, database, segments
-        )
+        whole = Manifest(manifest.FORMAT, self.source.node_id, schema, self.place.name, counts, database, segments)
         manifest.write_whole(self.files, self.place / manifest.NAME, msgspec.json.format(msgspec.json.encode(whole)))
         return {
             "backup": str(self.place),

@@ -4,6 +4,6 @@
 """
 
 from thread_service.store.verification.look import Place, Progress
-from thread_service.store.verification.run import at_rest, verify
+from thread_service.store.verification.run import COUNTED, at_rest, counts_of, verify
 
-__all__ = ["Place", "Progress", "at_rest", "verify"]
+__all__ = ["COUNTED", "Place", "Progress", "at_rest", "counts_of", "verify"]

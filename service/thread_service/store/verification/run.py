@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from thread_service.errors import StoreFailed
@@ -50,23 +50,28 @@ CHECKS: dict[str, Callable[[Look], None]] = {
 }
 """In this order; each goes on where another has found damage."""
 
-_COUNTED = (
+COUNTED = (
     "owners", "groups", "documents", "contents", "partitions", "vectors", "segments", "entities", "relationships",
     "predicates", "mentions", "pending",
 )  # fmt: skip
+"""The main tables."""
 
 
-def verify(place: Place, *, full: bool, progress: Progress) -> dict[str, Any]:
+def verify(
+    place: Place, *, full: bool, progress: Progress, also: Mapping[str, Callable[[Look], None]] = {}
+) -> dict[str, Any]:
     """Everything that was found, as JSON can hold it. Blocking. What `place.rest` raises passes through.
 
-    `full`: also compare every index of the database with its table, and every word with the index of words.
+    `full`: also compare every index of the database with its table, and every word with the index of words. `also`:
+    further checks, which come first.
 
     `clean`; `damaged`: how many damages; `damage`: those that are named (see `Damage`); `checks`: for each, how many
     things were examined and how many of them are damaged; `counts`: rows of the main tables; `seconds`.
     """
     started = time.monotonic()
     findings = Findings()
-    for name, check in CHECKS.items():
+    checks = {**also, **CHECKS}
+    for name, check in checks.items():
         progress(name)
         check(Look(place, name, findings, progress, full))
     return {
@@ -74,15 +79,16 @@ def verify(place: Place, *, full: bool, progress: Progress) -> dict[str, Any]:
         "full": full,
         "damaged": findings.damaged.total(),
         "damage": [damage.as_json() for damage in findings.named],
-        "checks": {name: {"examined": findings.examined[name], "damaged": findings.damaged[name]} for name in CHECKS},
-        "counts": _counts(place),
+        "checks": {name: {"examined": findings.examined[name], "damaged": findings.damaged[name]} for name in checks},
+        "counts": counts_of(place),
         "seconds": round(time.monotonic() - started, 3),
     }
 
 
-def _counts(place: Place) -> dict[str, int]:
+def counts_of(place: Place) -> dict[str, int]:
+    """Rows of the main tables, those that can be read."""
     found: dict[str, int] = {}
-    for table in _COUNTED:
+    for table in COUNTED:
         with place.read() as connection, contextlib.suppress(*UNREADABLE):
             found[table] = sql.value(connection, f"SELECT count(*) FROM {table}")
     return found

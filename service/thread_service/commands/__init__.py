@@ -1,4 +1,4 @@
-"""The commands beside `serve`. Each asks the node that runs in a data directory, or works on the directory itself.
+"""The commands beside `serve`. Most ask the node that runs in a data directory, or work on the directory itself.
 
 Progress goes to standard error, what came of it to standard output: sentences, or with `--json` a line for a program.
 """
@@ -9,38 +9,35 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
+from thread_service.commands.backups import BACKUP, RESTORE, VERIFY_BACKUP
+from thread_service.commands.command import Alone, Command, Result, Switches
+from thread_service.commands.verifying import VERIFY
 from thread_service.errors import InvalidRequest
 from thread_service.screen import CommandScreen
 from thread_service.settings import Settings
-from thread_service.store import compaction, extractions, stamp, verification
+from thread_service.store import compaction, extractions, stamp
 from thread_service.store.directory import DataDirectory, existing_node
 from thread_service.store.disk import Disk
 from thread_service.store.verification import Progress
 from thread_service.wire.control_client import NobodyListens, ask
 from thread_service.wire.control_protocol import socket_path
 
-Result = dict[str, Any]
-Switches = Mapping[str, Any]
-"""The flags of a command that are its own, and the settings that it gives to the node."""
-
 
 def run(name: str, settings: Settings, switches: Switches, *, as_json: bool) -> int:
     """Do what a command says; its exit code. Raises a `ThreadError` when it could not be done."""
-    command = COMMANDS[name]
-    node_id = existing_node(settings.data_dir, settings.node_id or None)
+    command = VERIFY_BACKUP if name == "verify" and switches.get("backup") else COMMANDS[name]
     with CommandScreen() as progress:
-        result = _ask_or_open(name, command, switches, settings, node_id, progress)
-    if as_json:
-        lines = msgspec.json.encode({"command": name, "node_id": node_id, **result}).decode()
-    else:
-        lines = command.sentences(result)
-    sys.stdout.write(f"{lines}\n")
+        if isinstance(command, Alone):
+            result = command.work(settings, switches, progress)
+        else:
+            node_id = existing_node(settings.data_dir, settings.node_id or None)
+            result = {"node_id": node_id, **_ask_or_open(name, command, switches, settings, node_id, progress)}
+    lines = msgspec.json.encode({"command": name, **result}).decode() if as_json else command.sentences(result)
+    # An export may have standard output to itself.
+    (sys.stderr if switches.get("file") == "-" else sys.stdout).write(f"{lines}\n")
     return command.code(result)
 
 
@@ -74,28 +71,6 @@ def _compacted(result: Result) -> str:
         f"disk: {result['bytes_before'] / 1e6:.1f} MB before, {result['bytes_after'] / 1e6:.1f} MB now"
     )
     return f"{said}; {result['left']}" if result["left"] else said
-
-
-# ------------------------------------------------------------------------------------------------------ verify
-
-DAMAGES_SHOWN = 50
-
-
-def _verify(directory: DataDirectory, switches: Switches, settings: Settings, progress: Progress) -> Result:
-    with verification.at_rest(directory) as place:
-        return verification.verify(place, full=switches["full"], progress=progress)
-
-
-def _verified(result: Result) -> str:
-    counts, damages = result["counts"], result["damage"][:DAMAGES_SHOWN]
-    about = ", ".join(f"{counts[name]} {name}" for name in ("documents", "vectors", "entities") if name in counts)
-    if result["clean"]:
-        return f"no damage: {about}, {result['seconds']:.1f} s"
-    lines = [damage["sentence"] for damage in damages]
-    if len(damages) < result["damaged"]:
-        lines.append(f"and {result['damaged'] - len(damages)} more; --json names up to 1,000 for each check")
-    lines.append(f"{result['damaged']} damages among {about}: restore a backup with `thread restore`")
-    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------------------------ extract
@@ -162,19 +137,11 @@ def _reembedded(result: Result) -> str:
     return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """`offline` does it where no node runs; the directory stays the caller's. `sentences` and `code`: what comes of
-    it, for people and as the exit code."""
-
-    offline: Callable[[DataDirectory, Switches, Settings, Progress], Result]
-    sentences: Callable[[Result], str]
-    code: Callable[[Result], int]
-
-
-COMMANDS = {
+COMMANDS: dict[str, Command | Alone] = {
+    "backup": BACKUP,
     "compact": Command(_compact, _compacted, lambda result: 0),
     "extract": Command(_extract, _extracted, lambda result: 0),
     "reembed": Command(_reembed, _reembedded, lambda result: 0),
-    "verify": Command(_verify, _verified, lambda result: 0 if result["clean"] else 1),
+    "restore": RESTORE,
+    "verify": VERIFY,
 }
