@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from thread_service.batching import queue as queue_module
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.batching.queue import TextQueue
 from thread_service.errors import Busy, NotReady
 from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable, Role, Stamp, Status
 
@@ -343,3 +345,19 @@ def test_a_cancelled_search_leaves_the_queue(model: ScriptedEmbedder, embedding:
         asyncio.run(give_up())
     vectors(embedding.submit(["next"], "query"))
     assert model.calls == [(["first"], "document"), (["next"], "query")]
+
+
+def test_while_the_next_query_waits_for_too_long_new_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = TextQueue(max_waiting=8, batch_texts=8, batch_bytes=100)
+    texts.add(["a document"], "document")
+    waiting = texts.add(["a query"], "query")
+    monkeypatch.setattr(queue_module, "QUERY_WAITING_SECONDS_MAX", 0.0)  # as if that long had passed
+    with pytest.raises(Busy, match="queries wait 0 seconds for the model") as refusal:
+        texts.add(["another"], "query")
+    assert refusal.value.retry_after_seconds == 1
+    texts.add(["a query"], "query")  # the same one costs nothing more
+    texts.add(["another document"], "document")
+    batch = texts.take()
+    assert [entry.text for entry in batch] == ["a query"]
+    assert batch[0].waiters[0][0] is waiting
+    texts.add(["another"], "query")

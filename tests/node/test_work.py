@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from thread_service.errors import Busy, NotReady
-from thread_service.node.work import Work
+from thread_service.node.work import WAITING_SECONDS_MAX, Work
 
 
 def test_more_work_than_may_wait_is_refused_and_there_is_room_again_when_some_is_done() -> None:
@@ -39,6 +39,33 @@ def test_work_that_fails_or_is_given_up_leaves_its_room() -> None:
             go.set()
             assert await work.run(lambda: "still here") == "still here"
             assert [await work.run(lambda each=each: each) for each in range(5)] == list(range(5))
+        finally:
+            go.set()
+            work.close()
+
+    asyncio.run(scenario())
+
+
+def test_while_the_next_piece_waits_for_too_long_new_ones_are_refused_and_only_what_was_begun_goes_on() -> None:
+    async def scenario() -> None:
+        now = [0.0]
+        work, go = Work(clock=lambda: now[0]), Event()
+        try:
+            running = [work.start(lambda: go.wait(60)) for _ in range(32)]  # as many as there are threads, or more
+            given_up, waiting = work.start(lambda: True), work.start(lambda: True)
+            now[0] = WAITING_SECONDS_MAX
+            more = work.start(lambda: True)
+            now[0] += 1
+            with pytest.raises(Busy, match="operations wait 6 seconds for their turn") as refusal:
+                work.start(lambda: True)
+            assert refusal.value.retry_after_seconds == 6
+            ended = work.start(lambda: "ended", continues=True)
+            given_up.cancel()
+            go.set()
+            await asyncio.gather(*running, waiting, more)
+            assert await ended == "ended"
+            now[0] += 60
+            assert await work.run(lambda: "room") == "room"
         finally:
             go.set()
             work.close()

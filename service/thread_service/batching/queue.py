@@ -8,6 +8,7 @@ average of theirs, weighted by size.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -22,6 +23,9 @@ from thread_service.errors import Busy
 from thread_service.models.embedder import Role
 from thread_service.models.windows import cut_text
 
+QUERY_WAITING_SECONDS_MAX = 5.0
+"""How long the next query may have waited for the model; while one waits longer, new ones are refused. The vector of a
+query whose caller has gone helps nobody."""
 _RETRY_AFTER_FULL_SECONDS = 5
 
 Lane = Literal["query", "document", "long"]
@@ -111,6 +115,9 @@ class TextQueue:
         new = {piece for text in pieces for piece in text if (lane, piece) not in self._entries}
         if new and queue and len(queue) + len(new) > self.max_waiting:
             raise Busy(f"{len(queue)} texts already wait to be embedded", retry_after_seconds=_RETRY_AFTER_FULL_SECONDS)
+        waited = time.monotonic() - queue[0].since if lane == "query" and new and queue else 0.0
+        if waited > QUERY_WAITING_SECONDS_MAX:
+            raise Busy(f"queries wait {waited:.0f} seconds for the model", retry_after_seconds=math.ceil(waited))
         job = Job(len(texts))
         job.missing = sum(map(len, pieces))
         job.cut_rows = {row for row, text in enumerate(pieces) if len(text) > 1}

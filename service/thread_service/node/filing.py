@@ -59,11 +59,11 @@ class Filing:
         observe.time_phases("deposit", watch.total, watch.phases)
         self._indexer.nudge()
         _log_deposit(request, accepted, watch)
-        tokens = await self._work.run(lambda: self._count_tokens(accepted.texts_to_embed))
+        tokens = await self._work.run(lambda: self._count_tokens(accepted.texts_to_embed), continues=True)
         outcomes = tuple(accepted.outcomes)
         if request.wait:
             await self._indexer.settled(accepted.sequences)
-            failed = await self._work.run(lambda: self._failed(accepted))
+            failed = await self._work.run(lambda: self._failed(accepted), continues=True)
             outcomes = tuple(
                 "failed" if document_id in failed else outcome
                 for document_id, outcome in zip(accepted.document_ids, outcomes, strict=True)

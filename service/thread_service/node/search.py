@@ -118,7 +118,9 @@ class Searching:
             # Also when there is no vector: a failure of the preparation must be awaited by someone.
             prepared = await preparing
         with Caller() as caller:
-            answer = await self._work.run(lambda: self._answer(request, vectors, prepared, caller, watch))
+            answer = await self._work.run(
+                lambda: self._answer(request, vectors, prepared, caller, watch), continues=True
+            )
         total = watch.total
         observe.time_phases("search", total, watch.phases, beside.phases)
         event(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import apsw
@@ -19,13 +21,19 @@ T = TypeVar("T")
 
 UNFINISHED_MAX = 4_096
 """Pieces of work that run or wait for a thread; more are refused."""
+WAITING_SECONDS_MAX = 5.0
+"""How long the next piece may have waited for a thread; while one waits longer, new ones are refused. Above capacity a
+queue is as long as its bound: an answer that comes when its caller has gone helps nobody, a quick refusal does."""
 
 
 class Work:
-    def __init__(self, *, unfinished_max: int = UNFINISHED_MAX) -> None:
+    def __init__(self, *, unfinished_max: int = UNFINISHED_MAX, clock: Callable[[], float] = time.monotonic) -> None:
         self._threads = ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1) + 4), thread_name_prefix="operation")
         self._unfinished_max = unfinished_max
         self._unfinished = 0
+        self._clock = clock
+        self._waiting: dict[int, float] = {}
+        """When each piece came that has no thread yet, oldest first."""
         self.begun = 0
         """How many pieces of work were ever begun."""
         self._counting = threading.Lock()
@@ -36,24 +44,37 @@ class Work:
         """Whether any work runs, or waits for a thread."""
         return self._unfinished > 0
 
-    def start(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Begin `work` on a thread; await the future for its result.
+    def start(self, work: Callable[[], T], *, continues: bool = False) -> asyncio.Future[T]:
+        """Begin `work` on a thread; await the future for its result. `continues`: it ends what was begun before, which
+        a refusal would waste.
 
-        Busy: too much waits. NotReady: closed. In both cases nothing was begun.
+        Busy: too much waits, or for too long. NotReady: closed. In both cases nothing was begun.
         """
         with self._counting:
             if self._is_closed:
                 raise NotReady("the node is shutting down")
             if self._unfinished >= self._unfinished_max:
                 raise Busy(f"{self._unfinished} operations already wait", retry_after_seconds=1)
+            waited = self._clock() - next(iter(self._waiting.values()), math.inf)
+            if waited > WAITING_SECONDS_MAX and not continues:
+                raise Busy(
+                    f"operations wait {waited:.0f} seconds for their turn", retry_after_seconds=math.ceil(waited)
+                )
             self._unfinished += 1
             self.begun += 1
-        job = self._threads.submit(work)
-        job.add_done_callback(self._finished)
+            number = self.begun
+            self._waiting[number] = self._clock()
+
+        def begin() -> T:
+            self._has_begun(number)
+            return work()
+
+        job = self._threads.submit(begin)
+        job.add_done_callback(lambda job: self._finished(number))
         return asyncio.wrap_future(job)
 
-    async def run(self, work: Callable[[], T]) -> T:
-        return await self.start(work)
+    async def run(self, work: Callable[[], T], *, continues: bool = False) -> T:
+        return await self.start(work, continues=continues)
 
     async def commit(self, store: Store, work: Callable[[apsw.Connection, Changes], T], *, is_large: bool = False) -> T:
         """Run `work` in a transaction; returns once it is durable.
@@ -62,9 +83,14 @@ class Work:
         """
         return await asyncio.shield(asyncio.wrap_future(store.write(work, is_large=is_large)))
 
-    def _finished(self, job: Future[T]) -> None:
+    def _has_begun(self, number: int) -> None:
+        with self._counting:
+            del self._waiting[number]
+
+    def _finished(self, number: int) -> None:
         with self._counting:
             self._unfinished -= 1
+            self._waiting.pop(number, None)  # still there when its caller left before it had a thread
 
     def close(self) -> None:
         """End when what was begun is done; what comes later gets NotReady."""
