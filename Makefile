@@ -2,6 +2,7 @@
 # make test   install, lint, and run every test that needs no GPU; those of the node once more on compressed tables
 # make lint   style, types, the direction of imports, and every kernel compiled ahead of time
 # make bench  the benchmarks; DATA=<folder with the evaluation sets>
+# make docs   the site of docs/, into site/
 # make load   callers over HTTP against a node that runs: URL=… [USERS=64] [TIME=1m] [MIX=Mixed] [P99_MS=…] (docs/load.md)
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ MIX ?= Mixed
 P99_MS ?=
 P99_OVER_P50 ?=
 
-.PHONY: demo test lint bench load clean
+.PHONY: demo test lint bench docs load clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -42,6 +43,10 @@ bench:
 	$(BIN)/python benchmarks/retrieval.py --data $(DATA)/musique
 	$(BIN)/python benchmarks/retrieval.py --data $(DATA)/scifact
 	$(BIN)/python benchmarks/search_latency.py --data $(DATA)/musique
+
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/mkdocs/mkdocs.yml
+	@echo "Built: site/index.html"
 
 load:
 	@test -n "$(URL)" || { echo "make load needs the node's address: make load URL=http://127.0.0.1:8081"; exit 2; }

@@ -231,6 +231,31 @@ def test_a_directory_in_use_by_what_takes_no_commands_is_left_alone(
     lock.close()
 
 
+def test_a_backup_is_taken_checked_and_restored(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["backup", "backups", "--data-dir", str(data_dir), "--json"]) == 0
+    shown = capsys.readouterr()
+    taken = json.loads(shown.out)
+    assert (taken["command"], taken["node_id"], taken["segments"]) == ("backup", ONE, 0)
+    assert taken["backup"].startswith(str(tmp_path / "backups"))
+    assert shown.err.splitlines() == ["database", "vectors"]
+    assert cli.main(["verify", "--backup", "backups"]) == 0
+    assert capsys.readouterr().out.startswith("no damage: 0 documents")
+    assert cli.main(["restore", "backups", "restored", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["command"], done["node_id"], done["verified"]["clean"]) == ("restore", ONE, True)
+    assert cli.main(["restore", "backups", "restored"]) == 1
+    assert "is not empty" in capsys.readouterr().err
+    (Path(taken["backup"]) / "thread.db").write_bytes(b"")
+    assert cli.main(["verify", "--backup", "backups", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["damage"][0]["file"] == "thread.db"
+    assert cli.main(["verify", "--backup", "nowhere"]) == 2
+    assert cli.main(["backup"]) == 2
+    assert "DIR" in capsys.readouterr().err
+
+
 def test_which_node_is_meant_is_found_out_or_asked_for(
     data_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import inspect
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ from thread_client.retries import Retries, Tries
 
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 
 DEFAULT_URL = "http://127.0.0.1:8081"
 _RETRIES = Retries()
@@ -98,6 +100,16 @@ class _Asker:
         return NotANode(f"the answer of {self.url} cannot be read: {what}")
 
 
+def _shown(method: F, build: Callable[..., object]) -> F:
+    """The method with the signature that `help` and editors without types show: no owner, and the result itself."""
+    signature = inspect.signature(build)
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    result = str(signature.return_annotation).removeprefix("Call[").removesuffix("]")
+    parameters = [own, *list(signature.parameters.values())[1:]]
+    vars(method)["__signature__"] = signature.replace(parameters=parameters, return_annotation=result)
+    return method
+
+
 def _encoded(body: object) -> bytes | None:
     if body is None:
         return None
@@ -116,7 +128,7 @@ def _waiting(build: Callable[Concatenate[str, P], Call[T]]) -> Callable[Concaten
     def ask(self: Client, /, *arguments: P.args, **named: P.kwargs) -> T:
         return self._ask(build(self.owner_id, *arguments, **named))
 
-    return ask
+    return _shown(ask, build)
 
 
 class Client(_Asker):
@@ -179,7 +191,7 @@ def _awaited(build: Callable[Concatenate[str, P], Call[T]]) -> Callable[Concaten
     async def ask(self: AsyncClient, /, *arguments: P.args, **named: P.kwargs) -> T:
         return await self._ask(build(self.owner_id, *arguments, **named))
 
-    return ask
+    return _shown(ask, build)
 
 
 class AsyncClient(_Asker):

@@ -74,6 +74,22 @@ COMMANDS = {
         ),
         of_a_directory=False,
     ),
+    "export": About(
+        "Write everything that is kept as lines of JSON: documents with their texts, groups and what they say about "
+        "the graph, and the vectors that callers brought; not those of the model. A node may run meanwhile. Exit code "
+        "1: not exported, or not all of it.",
+        operands=(Operand("file", "FILE", "the file to write; - is standard output", may_be_standard=True),),
+    ),
+    "import": About(
+        "File what an export holds, or the data directory of an original node, in a data directory in which no node "
+        "runs; the next start indexes it. What is there already stays as it is, so that an import that was cut off "
+        "goes on. Exit code 1: some of it could not be read or filed; 2: nothing was.",
+        undone=2,
+        operands=(
+            Operand("file", "FILE", "what `thread export` wrote", is_optional=True),
+            Operand("original", "DIR", "instead of FILE: the original's data directory", flag="--from-thread"),
+        ),
+    ),
     "compact": About(
         "Let everything that was removed go from the disk, in the node that runs in the data directory or, when "
         "none does, in the directory itself."
@@ -205,7 +221,7 @@ def _mcp(arguments: Sequence[str]) -> int:
     try:
         from thread_service.mcp_server.run import run
     except ModuleNotFoundError as error:
-        if error.name != "mcp":
+        if (error.name or "").partition(".")[0] != "mcp":
             raise
         return _refuse(SettingsError("thread mcp needs the package mcp: pip install 'thread-node[mcp]'"), 1)
     try:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import KEY
 
 import thread_client
 from thread_client import (
@@ -41,7 +40,7 @@ def test_a_document_is_remembered_found_read_back_replaced_and_forgotten(client:
     found = client.search("who keeps the Tidal Ledger?", top_k=3)
     [passage] = found.passages
     assert (passage.text, passage.document_id) == ("Ada Quill keeps the Tidal Ledger.", "person/ada")
-    assert [(entity.name, entity.kind) for entity in passage.entities][:1] == [("Ada Quill", "person")]
+    assert ("Ada Quill", "person") in {(entity.name, entity.kind) for entity in passage.entities}
     assert passage.group is not None
     assert (passage.group.id, passage.group.label) == ("people", "People")
     assert "Ada Quill" in {entity.name for entity in found.entities}
@@ -55,11 +54,8 @@ def test_a_document_is_remembered_found_read_back_replaced_and_forgotten(client:
     [stored] = client.documents(["person/ada", "unknown"])
     assert (stored.name, stored.metadata, stored.group_id) == ("Ada Quill", b"\0\xff", "people")
     [group] = client.library().groups
-    assert (group.id, group.metadata.tags[0], [document.id for document in group.documents]) == (
-        "people",
-        "harbour",
-        ["person/ada"],
-    )
+    assert (group.id, [document.id for document in group.documents]) == ("people", ["person/ada"])
+    assert {"harbour", "Ada Quill"} <= {*group.metadata.tags}
 
     assert client.remember("Ada Quill has left.", id="person/ada").outcome == "replaced"
     assert client.export(prefix="person/").documents[0].texts == ("Ada Quill has left.",)
@@ -95,7 +91,7 @@ def test_hostile_text_comes_back_as_it_went(client: Client) -> None:
 
 
 def test_what_the_node_refuses_names_the_field_and_the_remedy(client: Client) -> None:
-    with pytest.raises(InvalidRequest, match="give") as refused:
+    with pytest.raises(InvalidRequest, match="of length <= 1000") as refused:
         client.graph(kinds=["k"] * 1_001)
     assert refused.value.status == 400
     assert refused.value.fields[0].field == "kinds"
@@ -126,9 +122,9 @@ def test_a_client_that_could_not_work_is_not_made(arguments: dict[str, str], sai
             kind(**arguments)
 
 
-def test_the_awaited_client_does_the_same(node_url: str) -> None:
+def test_the_awaited_client_does_the_same(node_url: str, key: str) -> None:
     async def use() -> list[str]:
-        async with AsyncClient(node_url, owner_id="awaited", api_key=KEY) as client:
+        async with AsyncClient(node_url, owner_id="awaited", api_key=key) as client:
             texts = [f"Passage {number} of many." for number in range(8)]
             await asyncio.gather(*(client.remember(text) for text in texts))
             found = await client.search("Passage 5", top_k=20)
@@ -148,6 +144,7 @@ def test_both_clients_offer_every_call_with_the_same_arguments() -> None:
         built = getattr(calls, name)
         assert getattr(Client, name).__wrapped__ is getattr(AsyncClient, name).__wrapped__ is built
         assert built.__doc__
+    assert str(inspect.signature(Client.remove)) == "(self, /, document_ids: 'Iterable[str]') -> 'answers.Removed'"
 
 
 def test_what_is_offered_is_listed_and_brings_nothing_of_the_node_along() -> None:

@@ -21,13 +21,7 @@ sys.path.append(str(Path(__file__).parents[1] / "crash"))
 from node_process import NodeProcess, missing_model
 
 TOP = Path(__file__).parents[2]
-PAGES = [
-    TOP / "README.md",
-    *(
-        TOP / "docs" / f"{name}.md"
-        for name in ("running", "docker", "monitoring", "sizing", "load", "troubleshooting", "operating", "fleet")
-    ),
-]
+PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]
 ELSEWHERE = {
     "ubuntu": "needs Ubuntu 24.04, and root",
     "docker": "needs a Docker engine",
@@ -37,18 +31,27 @@ ELSEWHERE = {
     "grpcurl": "is run by tests/wire/test_fleet_docs.py",
     "elsewhere": "serves until it is stopped, or takes a minute: tests/live, tests/wire/test_fleet_launch.py and the "
     "block marked `load` do the same",
-    "shown": "is an example of what is seen: tests/test_doctor.py and tests/node/test_verifying.py do the same",
+    "shown": "is an example of what is seen: tests/test_doctor.py, tests/test_cli.py and tests/node/test_verifying.py "
+    "do the same",
 }
-BLOCK = re.compile(r"^```(?:console|sh)(?P<needs>[^\n]*)\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```(?P<language>console|sh|bash|python)(?P<needs>[^\n]*)\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 
 
 def blocks() -> list[tuple[str, frozenset[str], str]]:
-    """(page, what it needs, its commands) of every block."""
+    """(page, what it needs, its commands) of every block; Python is a command that runs it."""
     return [
-        (page.name, frozenset(block["needs"].split()), re.sub(r"^\$ ", "", block["lines"], flags=re.MULTILINE))
+        (page.name, frozenset(block["needs"].split()), runnable(block["language"], block["lines"]))
         for page in PAGES
         for block in BLOCK.finditer(page.read_text(encoding="utf-8"))
     ]
+
+
+def runnable(language: str, lines: str) -> str:
+    if language == "python":
+        return f"python -W error - <<'END OF SCRIPT'\n{lines}END OF SCRIPT\n"
+    return re.sub(r"^\$ ", "", lines, flags=re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

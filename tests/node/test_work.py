@@ -59,7 +59,7 @@ def test_while_the_next_piece_waits_for_too_long_new_ones_are_refused_and_only_w
             with pytest.raises(Busy, match="operations wait 6 seconds for their turn") as refusal:
                 work.start(lambda: True)
             assert refusal.value.retry_after_seconds == 6
-            ended = work.start(lambda: "ended", continues=True)
+            ended = work.start(lambda: "ended", refusable=False)
             given_up.cancel()
             go.set()
             await asyncio.gather(*running, waiting, more)

@@ -90,6 +90,8 @@ class Faults:
             for path, node in self._changes[: 0 if rng is None else rng.randint(0, len(self._changes))]:
                 _change(names, path, node)
             for path, node in names.items():
+                if not path.is_relative_to(self._root):
+                    continue
                 copy = target / path.relative_to(self._root)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(node.surviving(rng))

@@ -53,6 +53,10 @@ class Node:
         progress("vectors", 0.25)
         return {"clean": True, "full": full}
 
+    async def back_up(self, target: Path, progress: Callable[..., None]) -> dict[str, Any]:
+        progress("database", 0.5)
+        return {"backup": str(target)}
+
     async def extract(self, progress: Callable[..., None]) -> dict[str, Any]:
         progress("reading documents: 1 waits", 0.5)
         return {"extracted": 1}
@@ -112,6 +116,19 @@ def test_a_command_reports_its_progress_and_then_its_result(tmp_path: Path) -> N
         assert os.listdir(tmp_path) == []
         with pytest.raises(NobodyListens):
             await asked(path)
+
+    run(scenario)
+
+
+def test_a_backup_goes_where_an_absolute_path_says(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        path = socket_path(tmp_path)
+        async with serving(path, Node()):
+            answer, said = await asked(path, "backup", {"target": "/backups"})
+            assert (answer, said) == ({"backup": "/backups"}, ["database"])
+            for wrong in ({}, {"target": 7}, {"target": "backups"}, {"target": "/a\0b"}):
+                with pytest.raises(ThreadError, match="target: is the absolute path of a directory"):
+                    await asked(path, "backup", wrong)
 
     run(scenario)
 

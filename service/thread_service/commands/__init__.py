@@ -14,6 +14,7 @@ import msgspec
 
 from thread_service.commands.backups import BACKUP, RESTORE, VERIFY_BACKUP
 from thread_service.commands.command import Alone, Command, Result, Switches
+from thread_service.commands.moving import EXPORT, IMPORT
 from thread_service.commands.verifying import VERIFY
 from thread_service.errors import InvalidRequest
 from thread_service.screen import CommandScreen
@@ -140,7 +141,9 @@ def _reembedded(result: Result) -> str:
 COMMANDS: dict[str, Command | Alone] = {
     "backup": BACKUP,
     "compact": Command(_compact, _compacted, lambda result: 0),
+    "export": EXPORT,
     "extract": Command(_extract, _extracted, lambda result: 0),
+    "import": IMPORT,
     "reembed": Command(_reembed, _reembedded, lambda result: 0),
     "restore": RESTORE,
     "verify": VERIFY,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from pydantic import BaseModel
 
 from thread_client import Fact, Found, Graph, Passage
 
@@ -15,16 +16,14 @@ FACTS_MAX = 40
 DOCUMENTS_OF_ENTITY_MAX = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Remembered:
+class Remembered(BaseModel, frozen=True):
     """`outcome`: `new`; `replaced`, another text had this id; `skipped`, the same text is known already."""
 
     id: str
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecalledPassage:
+class RecalledPassage(BaseModel, frozen=True):
     """`distance`: lower is nearer to the question. `id`: of its document, for `forget` and for replacing it."""
 
     text: str
@@ -35,8 +34,7 @@ class RecalledPassage:
     entities: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(BaseModel, frozen=True):
     """Nearest first. `facts` led to passages. `left_out`: what did not fit into this answer."""
 
     passages: list[RecalledPassage]
@@ -44,8 +42,7 @@ class Recalled:
     left_out: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownEntity:
+class KnownEntity(BaseModel, frozen=True):
     """`mentions`: how often documents name it. `document_ids`: which ones do."""
 
     name: str
@@ -54,8 +51,7 @@ class KnownEntity:
     document_ids: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(BaseModel, frozen=True):
     """`total`: entities in the whole memory."""
 
     entities: list[KnownEntity]
@@ -64,8 +60,7 @@ class Known:
     left_out: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(BaseModel, frozen=True):
     """How many documents were there and are gone now."""
 
     removed: int
@@ -75,7 +70,9 @@ def recalled(found: Found) -> Recalled:
     cut = sum(len(passage.text) > TEXT_CHARS_MAX for passage in found.passages)
     left = [f"{cut} passages are cut at {TEXT_CHARS_MAX:,} characters"] if cut else []
     return Recalled(
-        [_passage(passage) for passage in found.passages], _facts(found.facts, left), "; ".join(left) or None
+        passages=[_passage(passage) for passage in found.passages],
+        facts=_facts(found.facts, left),
+        left_out="; ".join(left) or None,
     )
 
 
@@ -103,7 +100,12 @@ def known(graph: Graph, limit: int) -> Known:
     ]
     if any(len(entity.document_ids) > DOCUMENTS_OF_ENTITY_MAX for entity in graph.entities[:limit]):
         left.append(f"of each entity {DOCUMENTS_OF_ENTITY_MAX} document ids are listed")
-    return Known(entities, _facts(graph.facts(), left), graph.stats.entity_count, "; ".join(left) or None)
+    return Known(
+        entities=entities,
+        facts=_facts(graph.facts(), left),
+        total=graph.stats.entity_count,
+        left_out="; ".join(left) or None,
+    )
 
 
 def _facts(facts: Sequence[Fact], left: list[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from thread_service.setting_values import http_url, one_of, whole_number
@@ -36,13 +36,13 @@ DECLARATIONS: Mapping[str, Declaration] = {
     "owner_id": Declaration(
         "--owner-id",
         _SECTION,
-        "whose memory it is: an assistant reads and writes what is this owner's, and nothing else",
+        "whose memory it is: what is remembered and forgotten is this owner's",
         _owner,
         lambda _: "me",
         "me",
         value_name="OWNER",
     ),
-    "api_key": declarations()["api_key"],
+    "api_key": replace(declarations()["api_key"], section=_SECTION, help="the node's key, where it has one"),
     "transport": Declaration(
         "--transport",
         _SECTION,

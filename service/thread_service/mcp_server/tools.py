@@ -62,7 +62,7 @@ def build(client: AsyncClient) -> MCPServer:
         )
         if filed.outcome == "failed" or filed.id is None:
             raise ToolError("the text was not kept: there is nothing in it that could be found again; send words")
-        return answers.Remembered(filed.id, filed.outcome)
+        return answers.Remembered(id=filed.id, outcome=filed.outcome)
 
     @server.tool(title="Recall", annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))
     async def recall(
@@ -94,7 +94,7 @@ def build(client: AsyncClient) -> MCPServer:
     async def forget(ids: given.Ids) -> answers.Forgotten:
         """Remove texts for good, and what only they said of entities. Only when the user wants them gone: to correct a
         text, remember it again under its id."""
-        return answers.Forgotten((await _asked(client.remove(ids))).removed_count)
+        return answers.Forgotten(removed=(await _asked(client.remove(ids))).removed_count)
 
     return server
 

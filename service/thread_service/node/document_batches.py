@@ -283,6 +283,8 @@ class DocumentBatches:
 
     def _contribution(self, document: PendingDocument) -> graph.Contribution:
         said = document.said
+        if said.kept is not None:
+            return graph.kept_contribution(said.kept)
         with self._store.read() as connection:
             policy = policies.read(connection)
             relationships = [
@@ -325,9 +327,13 @@ class DocumentBatches:
             graph.retract(connection, document.document_key, changes)
             if state == "ready":
                 graph.contribute(connection, document.document_key, said[document.document_key], changes)
-                co_mention.add(connection, document.document_key, policy, changes)
+                kept = document.said.kept
+                if kept is None:
+                    co_mention.add(connection, document.document_key, policy, changes)
                 links.mark(connection, document.document_key)
-                if document.said.entities is None:
+                if kept is not None and kept.unread:
+                    extractions.mark(connection, document.document_key, put_off=kept.unread)
+                elif document.said.entities is None or (kept is not None and kept.unread is not None):
                     self._extracting.mark(connection, document.document_key)
                 else:
                     extractions.unmark(connection, document.document_key)

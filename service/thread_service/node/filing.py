@@ -50,7 +50,7 @@ class Filing:
     async def file(self, request: FileRequest) -> Filed:
         """Errors: InvalidRequest, NotReady (the model is needed and loading), IndexMismatch, Busy, StorageFull."""
         for index, document in enumerate(request.documents):
-            _check(index, document)
+            check(index, document)
         watch = Stopwatch()
         accepted = await self._work.commit(
             self._store, lambda connection, changes: self._accept(connection, request, changes)
@@ -59,11 +59,11 @@ class Filing:
         observe.time_phases("deposit", watch.total, watch.phases)
         self._indexer.nudge()
         _log_deposit(request, accepted, watch)
-        tokens = await self._work.run(lambda: self._count_tokens(accepted.texts_to_embed), continues=True)
+        tokens = await self._work.run(lambda: self._count_tokens(accepted.texts_to_embed), refusable=False)
         outcomes = tuple(accepted.outcomes)
         if request.wait:
             await self._indexer.settled(accepted.sequences)
-            failed = await self._work.run(lambda: self._failed(accepted), continues=True)
+            failed = await self._work.run(lambda: self._failed(accepted), refusable=False)
             outcomes = tuple(
                 "failed" if document_id in failed else outcome
                 for document_id, outcome in zip(accepted.document_ids, outcomes, strict=True)
@@ -83,7 +83,7 @@ class Filing:
             return documents.failed(connection, accepted.owner_key, accepted.document_ids)
 
     async def queue_is_full(self) -> bool:
-        return await self._work.run(self._queue_is_full)
+        return await self._work.run(self._queue_is_full, refusable=False)
 
     def _queue_is_full(self) -> bool:
         with self._store.read() as connection:
@@ -233,7 +233,8 @@ def _log_deposit(request: FileRequest, accepted: _Accepted, watch: Stopwatch) ->
     )
 
 
-def _check(index: int, document: DocumentIn) -> None:
+def check(index: int, document: DocumentIn) -> None:
+    """InvalidRequest names what cannot be filed; the document is the one at `index` of a request."""
     if not document.texts:
         raise InvalidRequest.field(f"inputs[{index}]", "holds no text; give at least one.")
     if len(document.document_id.encode()) > DOCUMENT_ID_BYTES_MAX:

@@ -169,7 +169,9 @@ class Node:
 
     async def metrics(self) -> Sequence[Metric]:
         """What its tables and queues show now, as declared in `observe`."""
-        return await self._work.run(lambda: metrics.read(self._store, self._embedding, self._scans, self._extracting))
+        return await self._work.run(
+            lambda: metrics.read(self._store, self._embedding, self._scans, self._extracting), refusable=False
+        )
 
     def _compare_with_index(self) -> None:
         """The model is ready: the operator is told when it is not the one that wrote the index."""

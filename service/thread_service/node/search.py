@@ -119,7 +119,7 @@ class Searching:
             prepared = await preparing
         with Caller() as caller:
             answer = await self._work.run(
-                lambda: self._answer(request, vectors, prepared, caller, watch), continues=True
+                lambda: self._answer(request, vectors, prepared, caller, watch), refusable=False
             )
         total = watch.total
         observe.time_phases("search", total, watch.phases, beside.phases)

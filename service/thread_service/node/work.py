@@ -44,9 +44,9 @@ class Work:
         """Whether any work runs, or waits for a thread."""
         return self._unfinished > 0
 
-    def start(self, work: Callable[[], T], *, continues: bool = False) -> asyncio.Future[T]:
-        """Begin `work` on a thread; await the future for its result. `continues`: it ends what was begun before, which
-        a refusal would waste.
+    def start(self, work: Callable[[], T], *, refusable: bool = True) -> asyncio.Future[T]:
+        """Begin `work` on a thread; await the future for its result. `refusable`: not where it ends what was
+        begun before, which a refusal would waste, nor where the node itself asks how it stands.
 
         Busy: too much waits, or for too long. NotReady: closed. In both cases nothing was begun.
         """
@@ -56,7 +56,7 @@ class Work:
             if self._unfinished >= self._unfinished_max:
                 raise Busy(f"{self._unfinished} operations already wait", retry_after_seconds=1)
             waited = self._clock() - next(iter(self._waiting.values()), math.inf)
-            if waited > WAITING_SECONDS_MAX and not continues:
+            if waited > WAITING_SECONDS_MAX and refusable:
                 raise Busy(
                     f"operations wait {waited:.0f} seconds for their turn", retry_after_seconds=math.ceil(waited)
                 )
@@ -73,8 +73,8 @@ class Work:
         job.add_done_callback(lambda job: self._finished(number))
         return asyncio.wrap_future(job)
 
-    async def run(self, work: Callable[[], T], *, continues: bool = False) -> T:
-        return await self.start(work, continues=continues)
+    async def run(self, work: Callable[[], T], *, refusable: bool = True) -> T:
+        return await self.start(work, refusable=refusable)
 
     async def commit(self, store: Store, work: Callable[[apsw.Connection, Changes], T], *, is_large: bool = False) -> T:
         """Run `work` in a transaction; returns once it is durable.

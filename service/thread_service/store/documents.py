@@ -139,6 +139,23 @@ def add_to_group(connection: apsw.Connection, document_key: int, group_key: int)
     connection.execute("UPDATE documents SET primary_group = ? WHERE document_key = ?", (group_key, document_key))
 
 
+def place(
+    connection: apsw.Connection,
+    document_key: int,
+    group_keys: Iterable[int],
+    primary: int | None,
+    *,
+    is_named: bool,
+) -> None:
+    """A new document as it stood in another store: its groups, and whether its name is one in the graph."""
+    connection.executemany(
+        "INSERT OR IGNORE INTO document_groups VALUES (?, ?)", [(document_key, key) for key in group_keys]
+    )
+    connection.execute("UPDATE documents SET primary_group = ? WHERE document_key = ?", (primary, document_key))
+    if not is_named:
+        connection.execute("UPDATE documents SET name_key = '' WHERE document_key = ?", (document_key,))
+
+
 def move_to_group(connection: apsw.Connection, document_key: int, group_key: int) -> None:
     """Put the group in the place of the primary one; other groups keep the document."""
     before = sql.value(connection, "SELECT primary_group FROM documents WHERE document_key = ?", (document_key,))

@@ -14,9 +14,11 @@ from typing import Literal, cast
 
 import apsw
 
+from thread_service.errors import InvalidRequest
 from thread_service.store import edges, names, sql
 from thread_service.store.changes import Changes
 from thread_service.store.edges import SOURCES, EdgeSource, End
+from thread_service.store.pending import KeptGraph
 from thread_service.text import identifiers, ids
 from thread_service.text.mentions import is_linkable, name_key
 
@@ -30,6 +32,7 @@ class Entity:
     name: str
     kind: str
     source: Source
+    mentions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Edge:
     predicate: str
     object: int
     source: EdgeSource = "given"
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +85,31 @@ def contribution(
     return Contribution(tuple(kept), tuple(said))
 
 
+def kept_contribution(kept: KeptGraph) -> Contribution:
+    """What a document asserted in another store. InvalidRequest: an edge without an end."""
+    count = len(kept.entities)
+    if any(max(edge.subject, edge.object) >= count for edge in kept.relationships):
+        raise InvalidRequest.field("graph.relationships", f"name an entity beyond the {count} that are listed")
+    return Contribution(
+        tuple(
+            Entity(entity.name.strip(), ids.normalise_kind(entity.kind), entity.source, entity.mentions)
+            for entity in kept.entities
+        ),
+        tuple(
+            Edge(edge.subject, ids.normalise_predicate(edge.predicate), edge.object, edge.source, edge.weight)
+            for edge in kept.relationships
+        ),
+    )
+
+
 def contribute(connection: apsw.Connection, document_key: int, said: Contribution, changes: Changes) -> None:
     """Assert entities and edges for a document that has asserted nothing yet (but perhaps its own name)."""
     owner_key = _owner(connection, document_key)
     keys = [ensure_entity(connection, entity) for entity in said.entities]
     spelled = {(key, entity.source): entity for key, entity in reversed(list(zip(keys, said.entities, strict=True)))}
-    counted = Counter((key, entity.source) for key, entity in zip(keys, said.entities, strict=True))
+    counted = Counter[tuple[int, Source]]()
+    for key, entity in zip(keys, said.entities, strict=True):
+        counted[key, entity.source] += entity.mentions
     for (entity_key, source), mentions in counted.items():
         entity = spelled[entity_key, source]
         assert_entity(connection, document_key, owner_key, entity_key, entity, mentions, changes)
@@ -95,7 +118,7 @@ def contribute(connection: apsw.Connection, document_key: int, said: Contributio
     weights: dict[EdgeSource, Counter[int]] = {}
     for edge in said.edges:
         key = edges.ensure(connection, ends[edge.subject], edge.predicate, ends[edge.object])
-        weights.setdefault(edge.source, Counter())[key] += 1
+        weights.setdefault(edge.source, Counter())[key] += edge.weight
     for edge_source, counted_edges in weights.items():
         edges.add(connection, document_key, counted_edges, edge_source)
     edges.enter(connection, document_key, changes)

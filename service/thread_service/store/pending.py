@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import apsw
 import msgspec
@@ -12,16 +12,48 @@ import msgspec
 from thread_service.store import sql
 
 EdgePurpose = Literal["relationship", "predicate"]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
-class SaidGraph(msgspec.Struct, frozen=True):
+class KeptEntity(msgspec.Struct, frozen=True):
+    """An entity that a document asserts, as it stood in another store."""
+
+    name: str
+    kind: str
+    source: Literal["given", "extracted", "keyword"]
+    mentions: Count = 1
+
+
+class KeptEdge(msgspec.Struct, frozen=True):
+    """`subject` and `object` index the entities beside it."""
+
+    subject: Annotated[int, msgspec.Meta(ge=0)]
+    predicate: str
+    object: Annotated[int, msgspec.Meta(ge=0)]
+    source: Literal["given", "extracted", "derived"]
+    weight: Count = 1
+
+
+class KeptGraph(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All that a document asserted in another store, found or said: nothing is to be found again.
+
+    `unread`: no instruct model has read it yet; empty, or why it is put off.
+    """
+
+    entities: list[KeptEntity] = []
+    relationships: list[KeptEdge] = []
+    unread: str | None = None
+
+
+class SaidGraph(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a deposit said about entities, as it is stored until the document is indexed.
 
-    `entities` None: nothing was said, keywords are to be found.
+    `entities` None: nothing was said, keywords are to be found. `kept` takes the place of both others.
     """
 
     entities: list[tuple[str, str]] | None
     relationships: list[tuple[str, str, str]]
+    kept: KeptGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)

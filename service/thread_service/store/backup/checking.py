@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import apsw
 
 from thread_service.errors import StoreFailed
 from thread_service.store import verification
@@ -14,7 +16,7 @@ from thread_service.store.backup.copying import sha256
 from thread_service.store.backup.manifest import Manifest
 from thread_service.store.connections import connect_at_rest
 from thread_service.store.files import OsFiles
-from thread_service.store.migrations import NEWEST
+from thread_service.store.migrations import NEWEST, schema_version
 from thread_service.store.readers import Readers
 from thread_service.store.verification import Place, Progress
 from thread_service.store.verification.look import Look
@@ -34,8 +36,20 @@ def check(backup: Path, *, full: bool, progress: Progress) -> dict[str, Any]:
             "version that wrote it"
         )
     with place_of(path) as place:
-        also = {"files": lambda look: _check_files(look, said), "manifest": lambda look: _check_counts(look, said)}
-        return {"backup": str(path), **verification.verify(place, full=full, progress=progress, also=also)}
+        checks: dict[str, Callable[[Look], None]] = {"files": lambda look: _check_files(look, said)}
+        # What has lost even its schema has no tables to be looked at.
+        if _schema(place) == said.schema:
+            checks |= {"manifest": lambda look: _check_counts(look, said), **verification.CHECKS}
+        return {"backup": str(path), **verification.verify(place, full=full, progress=progress, checks=checks)}
+
+
+def _schema(place: Place) -> int | None:
+    """The version that the database itself says; None when it is no database any more."""
+    try:
+        with place.read() as connection:
+            return schema_version(connection)
+    except (StoreFailed, apsw.Error):
+        return None
 
 
 @contextlib.contextmanager

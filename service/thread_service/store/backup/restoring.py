@@ -41,6 +41,7 @@ def restore(backup: Path, data_dir: Path, progress: Progress, *, files: Files | 
         raise StoreFailed(f"{path} was taken by a newer version (schema {said.schema}): upgrade this program")
     _refuse_unless_empty(data_dir, said.node_id)
     with disk_errors(data_dir):
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         node = data_dir / "nodes" / said.node_id
         node.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = DirectoryLock(node / "LOCK")

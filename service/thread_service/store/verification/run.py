@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import apsw
+
 from thread_service.errors import StoreFailed
 from thread_service.store import sql
 from thread_service.store.connections import connect_at_rest
@@ -58,19 +60,17 @@ COUNTED = (
 
 
 def verify(
-    place: Place, *, full: bool, progress: Progress, also: Mapping[str, Callable[[Look], None]] = {}
+    place: Place, *, full: bool, progress: Progress, checks: Mapping[str, Callable[[Look], None]] = CHECKS
 ) -> dict[str, Any]:
     """Everything that was found, as JSON can hold it. Blocking. What `place.rest` raises passes through.
 
-    `full`: also compare every index of the database with its table, and every word with the index of words. `also`:
-    further checks, which come first.
+    `full`: also compare every index of the database with its table, and every word with the index of words.
 
     `clean`; `damaged`: how many damages; `damage`: those that are named (see `Damage`); `checks`: for each, how many
     things were examined and how many of them are damaged; `counts`: rows of the main tables; `seconds`.
     """
     started = time.monotonic()
     findings = Findings()
-    checks = {**also, **CHECKS}
     for name, check in checks.items():
         progress(name)
         check(Look(place, name, findings, progress, full))
@@ -89,7 +89,8 @@ def counts_of(place: Place) -> dict[str, int]:
     """Rows of the main tables, those that can be read."""
     found: dict[str, int] = {}
     for table in COUNTED:
-        with place.read() as connection, contextlib.suppress(*UNREADABLE):
+        # A database that lost its pages may have lost the names of its tables.
+        with place.read() as connection, contextlib.suppress(*UNREADABLE, apsw.SQLError):
             found[table] = sql.value(connection, f"SELECT count(*) FROM {table}")
     return found
 
