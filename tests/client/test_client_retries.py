@@ -7,6 +7,7 @@ import email.utils
 import random
 import socket
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,8 +43,9 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def asleep(seconds: float) -> None:
         made.append(seconds)
 
-    monkeypatch.setattr("thread_client.client.time.sleep", made.append)
-    monkeypatch.setattr("thread_client.client.asyncio.sleep", asleep)
+    # The client's own view of the modules: other threads of this process pause as ever.
+    monkeypatch.setattr("thread_client.client.time", SimpleNamespace(**{**vars(time), "sleep": made.append}))
+    monkeypatch.setattr("thread_client.client.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": asleep}))
     return made
 
 
