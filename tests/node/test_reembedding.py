@@ -14,7 +14,7 @@ from in_process import WIDTH, InProcess, Vector, WordsEmbedder, document, group,
 
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.errors import Busy, InvalidRequest, NotReady, ThreadError
-from thread_service.models.embedder import ModelUnavailable, Stamp, Status
+from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable, Stamp, Status
 from thread_service.node import reembedding
 from thread_service.node.operations import SearchRequest
 
@@ -283,6 +283,33 @@ def test_a_model_that_is_away_is_waited_for(open_node: Callable[..., Reembedder]
     until(lambda: any("waiting: the model is away" in text for text, _ in made.said))
     new.is_away = False
     assert result()["texts"] == 6
+
+
+def test_a_model_that_goes_away_while_texts_are_tried_one_by_one_is_waited_for(
+    open_node: Callable[..., Reembedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = WordsEmbedder("new", OTHER_WIDTH)
+    new.refused = {DOCUMENTS[2].texts[0]}
+    embed = new.embed
+
+    def go_away_after_the_first_refusal(texts: Any, role: Any) -> Vector:
+        try:
+            return embed(texts, role)
+        except EmbeddingFailed:
+            new.is_away = not refusals
+            refusals.append(texts)
+            raise
+
+    refusals: list[Any] = []
+    monkeypatch.setattr(new, "embed", go_away_after_the_first_refusal)
+    made = open_node(new)
+    made.node.file("ann", *DOCUMENTS)
+    result = made.start(embedding_model="new")
+    until(lambda: any("waiting: the model is away" in text for text, _ in made.said))
+    new.is_away = False
+    with pytest.raises(ThreadError, match="refuses 1 texts of the documents 'd2'"):
+        result()
+    assert made.node.value("SELECT count(*) FROM vectors WHERE purpose = 'next_model'") == 5
 
 
 def test_naming_the_model_of_the_index_forgets_what_was_begun(open_node: Callable[..., Reembedder]) -> None:

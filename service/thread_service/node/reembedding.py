@@ -270,14 +270,16 @@ class _Run:
                 return self._one_by_one(subjects)
 
     def _one_by_one(self, subjects: list[Subject]) -> Vectors:
+        if len(subjects) == 1:
+            self.refused.add(subjects.pop())
+            return np.empty((0, self._target.width), np.float32)
         found: list[Vectors] = []
         for subject in [*subjects]:
-            try:
-                found.append(self._queue.submit([subject.text], "document").result()[0])
-            except EmbeddingFailed:
+            alone = [subject]
+            found.append(self._vectors(alone, self._submit(alone)))
+            if not alone:
                 subjects.remove(subject)
-                self.refused.add(subject)
-        return np.array(found, np.float32).reshape(len(found), self._target.width)
+        return np.concatenate(found)
 
     def _commit(self, segments: Segments, subjects: list[Subject], vectors: Vectors) -> None:
         if not subjects:
