@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -162,7 +163,8 @@ def test_the_node_says_what_it_runs_and_holds(visit: Any, demo: str) -> None:
     facts = dict(zip(texts(page.locator("dt")), texts(page.locator("dd")), strict=True))
     assert (facts["Name"], facts["Vector space"], facts["State"]) == ("words", "words@64", "ready")
     assert (facts["Documents"], facts["Owners"], facts["Documents not searchable yet"]) == ("123", "1", "0")
-    assert facts["Process"].endswith("MiB")
+    # The node runs in the process of the tests, which may have grown beyond a GiB.
+    assert re.fullmatch(r"\d+(\.\d+)? [MG]iB", facts["Process"])
     assert facts["Vectors are searched on"] == "CPU"
     assert facts["model, 64 wide"].startswith("123 rows")
 
