@@ -168,7 +168,7 @@ def show_totals(console: Console, outcomes: Sequence[Outcome]) -> None:
     console.print()
     console.print(table)
     typical_ms = median(outcome.search_ms for outcome in outcomes)
-    console.print(Text("Twenty questions are a look, not a measurement; benchmarks/README.md has those."))
+    console.print(Text("Twenty questions are a look, not a measurement; docs/benchmarks.md has those."))
     console.print(Text(f"A default search took {typical_ms:.0f} ms (median), embedding the question included."))
 
 

@@ -1,11 +1,13 @@
 """The commands that the pages show do what they say: those that any machine can run are run here.
 
 The line that opens a block of commands says what they need, behind the language: `run` (a node on its usual port, and
-nothing else), or one of `ELSEWHERE`.
+nothing else), or one of `ELSEWHERE`. What is shown as JSON or YAML can be read as such; a block in no language holds no
+commands.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -15,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 sys.path.append(str(Path(__file__).parents[1] / "crash"))
 
@@ -26,6 +29,7 @@ ELSEWHERE = {
     "ubuntu": "needs Ubuntu 24.04, and root",
     "docker": "needs a Docker engine",
     "gpu": "needs a CUDA device",
+    "caddy": "needs Caddy, and a name of one's own",
     "ci": "is what continuous integration runs",
     "load": "is run below, where locust is installed",
     "grpcurl": "is run by tests/wire/test_fleet_docs.py",
@@ -35,8 +39,12 @@ ELSEWHERE = {
     "do the same",
 }
 BLOCK = re.compile(
-    r"^```(?P<language>console|sh|bash|python)(?P<needs>[^\n]*)\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^```(?P<language>console|sh|bash|python|caddyfile)(?P<needs>[^\n]*)\n(?P<lines>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
+
+OTHER = re.compile(r"^```(?P<language>|json|yaml|mermaid|text)\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\s*(\$|(\S*/)?(thread|curl|make|pip|python3?|docker|sudo|git|npm) )", re.MULTILINE)
 
 
 def blocks() -> list[tuple[str, frozenset[str], str]]:
@@ -86,6 +94,19 @@ def test_every_block_says_what_it_needs() -> None:
         assert needs, f"{page}: say what this needs, or `run`: {commands[:60]}"
         assert needs <= {"run", *ELSEWHERE}, (page, commands[:60])
     assert len([needs for _, needs, _ in found if "run" in needs]) >= 7
+
+
+def test_no_command_stands_in_another_block() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        others = list(OTHER.finditer(text))
+        assert len(re.findall("^```", text, re.MULTILINE)) == 2 * (len(others) + len(BLOCK.findall(text))), page.name
+        for block in others:
+            assert not COMMAND.search(block["lines"]), f"{page.name}: say what this needs: {block['lines'][:60]}"
+            if block["language"] == "json":
+                json.loads(block["lines"])
+            elif block["language"] == "yaml":
+                yaml.safe_load(block["lines"])
 
 
 def test_what_any_machine_can_run_is_run(node: NodeProcess) -> None:
