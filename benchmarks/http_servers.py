@@ -1,7 +1,6 @@
 """Which HTTP server and event loop cost least? Processor time per request of the node's own application, before a node
 that has its answer ready.
 
-    pip install granian
     python benchmarks/http_servers.py [--requests 4000] [--callers 64]
 
 The node serves with uvicorn on uvloop. Beside it, in turn: uvicorn on the loop of the standard library, and granian
@@ -18,10 +17,11 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import uvloop
-from harness import write_results
+from harness import parse, peers, write_results
 from load import http_callers
 from service import ROUNDS, Rounds, Size, _round, _summary
 from service_data import Source
@@ -41,7 +41,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--requests", type=int, default=4_000, help="in each round")
     parser.add_argument("--callers", type=int, default=64, help="at the same time")
-    arguments = parser.parse_args()
+    arguments = parse(parser, requests=1_000)
+    with peers():
+        version("granian")
     size = Size(arguments.requests, arguments.callers, 0)
     rounds: Rounds = {}
     for _ in range(ROUNDS):
@@ -52,7 +54,13 @@ def main() -> None:
     for name, row in measured.items():
         low, high = row["cpu_ms_range"]
         print(f"{name:20}{row['cpu_ms']:8.3f} ms ({low:.3f}-{high:.3f}) {row['requests_per_second']:6} requests/s")
-    path = write_results("http-servers", {"requests": size.requests, "callers": size.callers, "servers": measured})
+    kept = measured["uvicorn on uvloop"]["cpu_ms"]
+    path = write_results(
+        "http-servers",
+        {"requests": size.requests, "callers": size.callers, "servers": measured},
+        ratios={f"{name} / uvicorn on uvloop": row["cpu_ms"] / kept for name, row in measured.items()},
+        quick=arguments.quick,
+    )
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
 
 

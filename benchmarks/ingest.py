@@ -32,8 +32,17 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from growth import anonymous_bytes
-from harness import DOCUMENTS_A_REQUEST, MODEL, OWNER, DataSet, Opened, opened_node, write_results
+from harness import (
+    DOCUMENTS_A_REQUEST,
+    MODEL,
+    OWNER,
+    DataSet,
+    Opened,
+    anonymous_bytes,
+    opened_node,
+    parse,
+    write_results,
+)
 from numpy.typing import NDArray
 from search_latency import document
 
@@ -131,11 +140,16 @@ def main() -> None:
     parser.add_argument("--model", default=MODEL, help="as `thread --embedding-model` takes it")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of {DOCUMENTS_A_ROUND} documents, for the rate")
     parser.add_argument("--documents", type=int, default=MEMORY_DOCUMENTS, help="for the memory")
-    arguments = parser.parse_args()
+    arguments = parse(parser, rounds=1, documents=0)
     data = DataSet.read(arguments.data)
     rate = asyncio.run(measure_rate(data, arguments.model, arguments.rounds)) if arguments.rounds else {}
     memory = asyncio.run(measure_memory(data, arguments.documents)) if arguments.documents else {}
-    path = write_results("ingest", {"data": data.name, "rate": rate, "memory": memory})
+    measured = {"data": data.name, "rate": rate, "memory": memory}
+    ratios = {
+        "texts a second, node / model": rate["share"],
+        "processor time a text, model / node": rate["share_of_processor_time"],
+    }
+    path = write_results("ingest", measured, ratios=ratios if rate else None, quick=arguments.quick)
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
 
 

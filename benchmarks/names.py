@@ -29,19 +29,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from growth import NoModel, anonymous_bytes
-from harness import DOCUMENTS_A_REQUEST, OWNER, write_results
+from evidence_time import timed_evidence
+from harness import DOCUMENTS_A_REQUEST, OWNER, NoModel, anonymous_bytes, parse, write_results
 from numpy.typing import NDArray
 
 from thread_kernels import create_engine
 from thread_service.batching.embed import EmbeddingQueue
-from thread_service.node import search as search_module
 from thread_service.node.node import Node
 from thread_service.node.operations import (
     DocumentIn,
@@ -52,8 +50,6 @@ from thread_service.node.operations import (
     RemoveRequest,
     SearchRequest,
 )
-from thread_service.node.view import View
-from thread_service.search import evidence
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
 
@@ -66,13 +62,6 @@ MANY_NAMES = 10_000
 QUERIES = 300
 WAITING = 2_048
 SYLLABLES = [first + second for first in "bdfgklmnprstvz" for second in ("a", "e", "i", "o", "u", "an", "or")]
-EVIDENCE = (
-    (search_module, "named_entities"),
-    (search_module, "_near_documents"),
-    (search_module, "_evidence"),
-    (View, "joining"),
-    (evidence, "by_content"),
-)
 PAUSE = 0.05
 """Between the searches of one caller, and the deposits of another, beside other work."""
 BEFORE_SECONDS = 10
@@ -210,13 +199,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--names", type=int, default=1_000_000)
     parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parse(parser, names=10_000)
     if arguments.open is not None:
         print(json.dumps(asyncio.run(open_once(arguments.open, arguments.names))))
         return
     with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as folder:
         measured = asyncio.run(measure(Path(folder), arguments.names))
-    path = write_results("names", {"names": arguments.names, **measured})
+    named = {"names": arguments.names, **measured}
+    path = write_results("names", named, ratios=ratios(measured), quick=arguments.quick)
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
 
 
@@ -241,6 +231,13 @@ async def measure(folder: Path, names: int) -> dict[str, Any]:
     finally:
         running.node.close()
     return found
+
+
+def ratios(measured: dict[str, Any]) -> dict[str, float]:
+    return {
+        f"evidence / search, {kind}": times["evidence"]["p50"] / times["search"]["p50"]
+        for kind, times in measured["evidence, warm"].items()
+    }
 
 
 async def fill(folder: Path, names: int) -> dict[str, Any]:
@@ -313,31 +310,6 @@ async def evidence_times(running: Running, queries: dict[str, list[SearchRequest
                 steps.append(1e3 * spent[0])
         found[kind] = {"evidence": percentiles(steps), "search": percentiles(whole)}
     return found
-
-
-@contextmanager
-def timed_evidence() -> Iterator[list[float]]:
-    """[seconds spent in the evidence step], to be set to zero before a search."""
-    spent = [0.0]
-
-    def timed(work: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any, **named: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return work(*arguments, **named)
-            finally:
-                spent[0] += time.perf_counter() - started
-
-        return run
-
-    originals = [(owner, name, getattr(owner, name)) for owner, name in EVIDENCE]
-    for owner, name, original in originals:
-        setattr(owner, name, timed(original))
-    try:
-        yield spent
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
 
 
 class Beside:

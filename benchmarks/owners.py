@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from growth import NoModel
-from harness import wait_for_codes, write_results
+from harness import NoModel, parse, wait_for_codes, write_results
 from numpy.typing import NDArray
 
 from thread_kernels import create_engine
@@ -121,7 +120,7 @@ def opened() -> Iterator[Opened]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=200_000)
-    arguments = parser.parse_args()
+    arguments = parse(parser, rows=10_000)
     with asyncio.Runner() as runner, opened() as shared:
         maker = Maker(arguments.rows)
         print(f"{maker.documents * PARTITIONS:,} rows of {WIDTH} components, {OWNERS:,} owners")
@@ -134,6 +133,12 @@ def main() -> None:
     path = write_results(
         "owners",
         {"owners": OWNERS, "rows": maker.documents * PARTITIONS, "width": WIDTH, "filing": filing, "owner": searching},
+        ratios={
+            "rows filed a second, a thousand owners / one": filing["a thousand owners"] / filing["one owner"],
+            "scan / exact scan, median": float(np.median([each["scan"] / each["exact"] for each in searching])),
+            "search / alone, median": float(np.median([each["search"] / each["search_alone"] for each in searching])),
+        },
+        quick=arguments.quick,
     )
     print(f"written: {path.relative_to(path.parents[2])}")
 

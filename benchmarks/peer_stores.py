@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from growth import NoModel
-from harness import wait_for_codes
+from harness import NoModel, wait_for_codes
 from numpy.typing import NDArray
 
 from thread_kernels import create_engine

@@ -1,6 +1,5 @@
 """What would a user pick instead? Thread beside vector stores and libraries, the same vectors, filters and recall.
 
-    pip install chromadb hnswlib lancedb qdrant-client usearch
     python benchmarks/peers.py [--rows N] [--data DIR] [--only NAME ...]
 
 Each peer builds its store in a process of its own and is opened again in another, so that memory is its own and nothing
@@ -34,9 +33,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-from growth import anonymous_bytes
-from harness import write_results
-from peer_stores import PEERS, K, Mask, Records, Vectors, Which, timed
+from harness import anonymous_bytes, parse, peers, write_results
+from peer_stores import PEERS, K, Mask, Records, ThreadNode, Vectors, Which, timed
 from vector_data import VectorSet, clustered, sentences
 
 from thread_kernels.blockwise import block_count
@@ -52,25 +50,55 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--data", type=Path, help="folder of evaluation sets, whose sentences are embedded")
-    parser.add_argument("--cache", type=Path, default=Path("benchmarks/.cache/sentences.npy"), help="their vectors")
+    parser.add_argument("--queries", type=int, default=QUERIES)
     parser.add_argument("--only", nargs="+", choices=PEERS, default=list(PEERS), help="peers")
     parser.add_argument("--one", choices=PEERS, help=argparse.SUPPRESS)
     parser.add_argument("--step", choices=("build", "ask"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parse(parser, rows=5_000, queries=50)
     if arguments.one is not None:
         step = build if arguments.step == "build" else ask
         print(json.dumps(step(arguments.one, arguments.folder, arguments.rows)))
         return
+    with peers():
+        for name in arguments.only:
+            PEERS[name]().version  # noqa: B018 - it fails where the peer is not installed
     if arguments.data is None:
-        vectors = clustered(arguments.rows, QUERIES)
+        vectors = clustered(arguments.rows, arguments.queries)
     else:
-        vectors = sentences(arguments.data, arguments.rows, QUERIES, arguments.cache)
+        vectors = sentences(arguments.data, arguments.rows, arguments.queries)
     with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as folder:
         measured = measure(Path(folder), vectors, arguments.only)
     about = {"vectors": vectors.name, "rows": len(vectors.rows), "width": vectors.rows.shape[1], "k": K}
-    path = write_results(f"peers-{vectors.name}-{len(vectors.rows)}", about | {"peers": measured})
+    path = write_results(
+        f"peers-{vectors.name}-{len(vectors.rows)}",
+        about | {"peers": measured},
+        ratios=ratios(measured),
+        quick=arguments.quick,
+    )
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
+
+
+def ratios(measured: dict[str, Any]) -> dict[str, float]:
+    """Over the fastest peer: queries a second of those that find enough, and rows filed a second of those that keep
+    as much."""
+    ours = measured.get(ThreadNode.name)
+    others = [peer for name, peer in measured.items() if name != ThreadNode.name]
+    found: dict[str, float] = {}
+    if ours is None:
+        return found
+    for which, cell in ours["filters"].items():
+        rates = [
+            other["filters"][which]["queries_per_second"]
+            for other in others
+            if other["filters"][which] is not None and other["filters"][which]["recall"] >= WANTED
+        ]
+        if rates:
+            found[f"queries a second, thread / fastest peer, {which}"] = cell["queries_per_second"] / max(rates)
+    filed = [other["filed_rows_per_second"] for other in others if other["keeps"] == ours["keeps"]]
+    if filed:
+        found["rows filed a second, thread / fastest store"] = ours["filed_rows_per_second"] / max(filed)
+    return found | {"disk / what is kept, thread": ours["disk_over_payload"]}
 
 
 def measure(folder: Path, vectors: VectorSet, names: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What does compression cost? Recall of the engine's search against exact search over the same rows.
 
-    python benchmarks/recall.py --data DIR [--rows N] [--compress always]
+    python benchmarks/recall.py --data DIR [--rows N] [--sentences N] [--compress always]
 
 Two kinds of vectors, `vector_data.py` says which. Each is asked without a filter, with filters that pass half, a
 hundredth and a thousandth of the rows at random, with one that passes the tenth of the rows at one end of the
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import write_results
+from harness import parse, write_results
 from numpy.typing import NDArray
 from vector_data import Vectors, VectorSet, clustered, sentences
 
@@ -49,20 +49,30 @@ class Case:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of data sets whose sentences are embedded")
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=200_000, help="of clustered vectors")
+    parser.add_argument(
+        "--sentences", type=int, default=50_000, help="that are embedded, at most; kept for the next run"
+    )
     parser.add_argument("--compress", choices=("auto", "always"), default="auto")
-    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "thread-benchmarks" / "sentences.npy")
-    arguments = parser.parse_args()
+    arguments = parse(parser, rows=20_000, sentences=4_000)
     measured: dict[str, Any] = {"queries": QUERIES, "compress": arguments.compress}
     for vectors in (
         clustered(arguments.rows, QUERIES),
-        sentences(arguments.data, arguments.rows, QUERIES, arguments.cache),
+        sentences(arguments.data, arguments.sentences, QUERIES),
     ):
         measured[vectors.name] = measure(vectors, arguments.compress)
         show(vectors.name, measured[vectors.name])
     name = "recall" if arguments.compress == "auto" else "recall-always"
-    path = write_results(name, measured)
+    path = write_results(name, measured, ratios=ratios(measured), quick=arguments.quick)
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
+
+
+def ratios(measured: dict[str, Any]) -> dict[str, float]:
+    return {
+        f"{kind}: found / nearest, {case}": measured[kind]["cases"][case]["recall"]
+        for kind in ("clustered", "sentences")
+        for case in ("all rows", "1.0% of rows", "10 % at one end")
+    }
 
 
 def measure(vectors: VectorSet, compress: Compress) -> dict[str, Any]:

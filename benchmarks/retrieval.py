@@ -21,7 +21,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from harness import MODEL, OWNER, DataSet, Opened, Passage, RememberingEmbedder, file_all, opened_node, write_results
+from harness import (
+    MODEL,
+    OWNER,
+    DataSet,
+    Opened,
+    Passage,
+    RememberingEmbedder,
+    file_all,
+    opened_node,
+    parse,
+    write_results,
+)
 from numpy.typing import NDArray
 
 from thread_service.node.operations import DocumentIn, EntityIn, GraphMode, MediaType, RelationshipIn, SearchRequest
@@ -47,8 +58,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with corpus.jsonl and queries.jsonl")
     parser.add_argument("--model", default=MODEL, help="as `thread --embedding-model` takes it")
-    arguments = parser.parse_args()
-    data = DataSet.read(arguments.data)
+    parser.add_argument("--questions", type=int, default=0, help="the first so many; 0: all")
+    parser.add_argument("--passages", type=int, default=0, help="so many, those that answer first; 0: all")
+    arguments = parse(parser, questions=40, passages=240)
+    data = DataSet.read(arguments.data).part(arguments.questions, arguments.passages)
     embedder = RememberingEmbedder(arguments.model)
     setups: list[Setup] = ["triples", "names", "keywords"] if data.has_triples else ["names", "keywords"]
     if data.media_type == "code":
@@ -67,8 +80,19 @@ def main() -> None:
             "model": "" if stamp is None else stamp.space,
             "setups": measured,
         },
+        ratios={
+            f"recall@5, {run} / plain, {setup}": of(run, found) / of("plain", found)
+            for setup, found in measured.items()
+            for run in ("all", "plain + words", "narrow")
+        },
+        quick=arguments.quick,
     )
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
+
+
+def of(run: str, found: dict[str, Any]) -> float:
+    share: float = found["recall"][run]["@5"]["mean"]
+    return share
 
 
 async def measure(data: DataSet, setup: Setup, embedder: RememberingEmbedder) -> dict[str, Any]:

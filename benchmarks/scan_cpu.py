@@ -1,6 +1,5 @@
 """How fast is the scan on a CPU? The engine against faiss, hnswlib and usearch, at equal recall@10.
 
-    pip install hnswlib usearch
     python benchmarks/scan_cpu.py [--rows N]
 
 Clustered vectors of 1,024 components (`vector_data.py`), one query at a time, without a filter and with filters that
@@ -24,15 +23,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import faiss
-import hnswlib
 import numpy as np
-from harness import write_results
+from harness import parse, peers, write_results
 from numpy.typing import NDArray
 from recall import exact
-from usearch.index import Index as UsearchIndex
 from vector_data import Vectors, VectorSet, clustered
 
 from thread_kernels import Filter, create_engine
+
+with peers():
+    import hnswlib
+    from usearch.index import Index as UsearchIndex
 
 QUERIES = 500
 K = 10
@@ -181,12 +182,14 @@ def selector(chosen: Chosen) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=200_000)
-    arguments = parser.parse_args()
-    vectors = clustered(arguments.rows, QUERIES)
+    parser.add_argument("--queries", type=int, default=QUERIES)
+    arguments = parse(parser, rows=12_000, queries=200)
+    vectors = clustered(arguments.rows, arguments.queries)
     measured = measure(vectors)
     show(measured)
     name = "scan-cpu" if arguments.rows == 200_000 else f"scan-cpu-{arguments.rows}"
-    path = write_results(name, {"rows": arguments.rows, "width": vectors.rows.shape[1], "k": K, "filters": measured})
+    found = {"rows": arguments.rows, "width": vectors.rows.shape[1], "k": K, "filters": measured}
+    path = write_results(name, found, ratios=ratios(measured), quick=arguments.quick)
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
 
 
@@ -199,7 +202,7 @@ def measure(vectors: VectorSet) -> dict[str, Any]:
     truths = [exact(vectors.rows, chosen.rows, vectors.queries, K) for chosen in filters]
     measured: dict[str, Any] = {f"{chosen.share:.1%} of rows": {} for chosen in filters}
     floors = [WANTED] * len(filters)
-    peers: list[Callable[[Vectors], Any]] = [
+    builders: list[Callable[[Vectors], Any]] = [
         Engine,
         FaissFlat,
         lambda rows: FaissFastScan(rows, ""),
@@ -207,8 +210,8 @@ def measure(vectors: VectorSet) -> dict[str, Any]:
         Usearch,
     ]
     if len(vectors.rows) <= HNSWLIB_ROWS:
-        peers.append(Hnswlib)
-    for make in peers:
+        builders.append(Hnswlib)
+    for make in builders:
         started = time.perf_counter()
         peer = make(vectors.rows)
         built = time.perf_counter() - started
@@ -221,6 +224,15 @@ def measure(vectors: VectorSet) -> dict[str, Any]:
                     floors[number] = max(WANTED, best["recall"])
         del peer
     return measured
+
+
+def ratios(measured: dict[str, Any]) -> dict[str, float]:
+    """Of queries a second, at equal recall."""
+    return {
+        f"engine / fastest peer, {filter}": cells[Engine.name]["queries_per_second"]
+        / max(cell["queries_per_second"] for name, cell in cells.items() if name != Engine.name)
+        for filter, cells in measured.items()
+    }
 
 
 def fastest(settings: Iterator[Asking], queries: Vectors, truth: list[Rows], floor: float) -> dict[str, Any] | None:
@@ -254,9 +266,9 @@ def timed(ask: Ask, queries: Vectors) -> tuple[list[Rows], float]:
 
 
 def show(measured: dict[str, Any]) -> None:
-    for filter, peers in measured.items():
+    for filter, found in measured.items():
         print(f"\n{filter:36}{'queries/s':>10}{'recall':>9}   setting")
-        for name, cells in sorted(peers.items(), key=lambda item: -item[1]["queries_per_second"]):
+        for name, cells in sorted(found.items(), key=lambda item: -item[1]["queries_per_second"]):
             print(f"{name:36}{cells['queries_per_second']:10}{cells['recall']:9.3f}   {cells['setting']}")
 
 

@@ -35,6 +35,7 @@ from harness import (
     RememberingEmbedder,
     file_all,
     opened_node,
+    parse,
     wait_for_codes,
     write_results,
 )
@@ -91,20 +92,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with corpus, queries and triples (.jsonl)")
     parser.add_argument("--model", default=MODEL, help="as `thread --embedding-model` takes it")
-    arguments = parser.parse_args()
-    data = DataSet.read(arguments.data)
-    measured = asyncio.run(measure(data, CopyingEmbedder(arguments.model)))
+    parser.add_argument("--documents", type=int, default=DOCUMENTS)
+    parser.add_argument("--questions", type=int, default=0, help="the first so many; 0: all")
+    arguments = parse(parser, documents=400, questions=40)
+    data = DataSet.read(arguments.data).part(arguments.questions, 0)
+    measured = asyncio.run(measure(data, CopyingEmbedder(arguments.model), arguments.documents))
     show(measured)
-    path = write_results("search-latency", {"data": data.name, "documents": DOCUMENTS, **measured})
+    warm = measured["milliseconds"]["warm"]
+    path = write_results(
+        "search-latency",
+        {"data": data.name, "documents": arguments.documents, **measured},
+        ratios={"search / embedding, warm, p50": warm["search"]["p50"] / warm["embedding"]["p50"]},
+        quick=arguments.quick,
+    )
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
 
 
-async def measure(data: DataSet, embedder: CopyingEmbedder) -> dict[str, Any]:
+async def measure(data: DataSet, embedder: CopyingEmbedder, count: int) -> dict[str, Any]:
     async with opened_node(embedder) as opened:
         started = time.perf_counter()
-        documents = [
-            document(data.passages[at % len(data.passages)], at // len(data.passages)) for at in range(DOCUMENTS)
-        ]
+        documents = [document(data.passages[at % len(data.passages)], at // len(data.passages)) for at in range(count)]
         await file_all(opened.node, documents)
         await asyncio.to_thread(wait_for_codes, opened.store)
         relationships = sum(len(filed.relationships) for filed in documents)

@@ -1,6 +1,6 @@
 """What does the service add to a search? Processor time of the node per request, against the same search in process.
 
-    python benchmarks/service.py [--requests 4000] [--callers 64] [--documents 2000]
+    python benchmarks/service.py [--requests 2000] [--callers 64] [--documents 2000]
 
 A node is filled with documents that bring their vectors. Then callers search it with ready vectors, all at the same
 time: in its own process, over HTTP, over gRPC and over a mothership's session. The node's processor time, user and
@@ -24,12 +24,12 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import file_all, write_results
+from harness import file_all, parse, write_results
 from load import Call, grpc_callers, http_callers, load, mothership
 from service_data import WIDTH, Queries, Source
 from service_nodes import (
@@ -43,6 +43,8 @@ from service_nodes import (
 )
 
 ROUNDS = 3
+READY_TIMES = 2
+"""So many times the requests where nothing searches: they take little of a time that is counted in ticks of 10 ms."""
 WARM_UP_SHARE = 0.1
 START_SECONDS = 60
 SEARCHES: dict[str, dict[str, Any]] = {
@@ -59,6 +61,7 @@ class Size:
     requests: int
     callers: int
     documents: int
+    rounds: int = ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +79,19 @@ Rounds = dict[str, list[Round]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--requests", type=int, default=4_000, help="in each round")
+    parser.add_argument("--requests", type=int, default=2_000, help="in each round")
     parser.add_argument("--callers", type=int, default=64, help="at the same time")
     parser.add_argument("--documents", type=int, default=2_000)
-    arguments = parser.parse_args()
-    size = Size(arguments.requests, arguments.callers, arguments.documents)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments = parse(parser, requests=400, documents=500, rounds=1)
+    size = Size(arguments.requests, arguments.callers, arguments.documents, arguments.rounds)
+    ready = replace(size, requests=READY_TIMES * size.requests)
     # As `thread` sets them for itself; the search in process is to run under the same conditions.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     queries = Source().queries()
-    alone = _in_turn(size, queries, partial(started, serve_front_ends))
-    frameworks = _in_turn(size, queries, partial(started, serve_frameworks))
+    alone = _in_turn(ready, queries, partial(started, serve_front_ends))
+    frameworks = _in_turn(ready, queries, partial(started, serve_frameworks))
     searches: dict[str, Rounds] = {}
     with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as name:
         folder = Path(name)
@@ -96,14 +101,14 @@ def main() -> None:
             searches[search] = _in_turn(size, queries, partial(started_node, folder, options), in_process)
     measured = {
         "size": {"requests": size.requests, "callers": size.callers, "documents": size.documents, "width": WIDTH},
-        "rounds": ROUNDS,
+        "rounds": size.rounds,
         "wanted_added_cpu_ms": WANTED,
         "front end": _summary(alone, 0.0),
         **{search: _summary(rounds, _cpu_ms(rounds[IN_PROCESS])) for search, rounds in searches.items()},
         "framework": _summary(frameworks, None),
     }
     show(measured)
-    path = write_results("service", measured)
+    path = write_results("service", measured, ratios=ratios(measured), quick=arguments.quick)
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
 
 
@@ -117,7 +122,7 @@ def _in_turn(
     in_process: Callable[[], Round] | None = None,
 ) -> Rounds:
     rounds: Rounds = {}
-    for _ in range(ROUNDS):
+    for _ in range(size.rounds):
         if in_process is not None:
             rounds.setdefault(IN_PROCESS, []).append(in_process())
         for way, found in run(_from_outside(size, queries, start)).items():
@@ -203,6 +208,19 @@ def _summary(rounds: Rounds, without: float | None) -> dict[str, dict[str, Any]]
         if without is not None and way != IN_PROCESS:
             rows[way]["added_cpu_ms"] = round(_cpu_ms(found) - without, 3)
     return rows
+
+
+def ratios(measured: dict[str, Any]) -> dict[str, float]:
+    """Of processor time a request."""
+    over = {"front end": lambda way: measured["framework"][way]} | {
+        search: lambda _, search=search: measured[search][IN_PROCESS] for search in SEARCHES
+    }
+    return {
+        f"{name}, {way} / {'framework' if name == 'front end' else IN_PROCESS}": measured[name][way]["cpu_ms"]
+        / find(way)["cpu_ms"]
+        for name, find in over.items()
+        for way in WANTED
+    }
 
 
 def show(measured: dict[str, Any]) -> None:

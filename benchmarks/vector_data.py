@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from harness import MODEL
+from harness import CACHE, MODEL
 from numpy.typing import NDArray
 
 from thread_service.models.local import local_embedder
@@ -47,16 +48,19 @@ def clustered(rows: int, queries: int) -> VectorSet:
     return VectorSet("clustered", vectors[:rows], vectors[rows:])
 
 
-def sentences(data: Path, rows: int, queries: int, cache: Path) -> VectorSet:
+def sentences(data: Path, rows: int, queries: int) -> VectorSet:
     """Sentences of every corpus below `data`, their clauses, then pairs of neighbours, embedded by the default model.
 
-    The vectors are kept in `cache`, since embedding takes a quarter of an hour; the queries are drawn from among them.
+    The vectors are kept, since embedding 200,000 takes a quarter of an hour; the queries are drawn from among them.
     """
-    if not cache.exists():
-        texts = list(dict.fromkeys(_texts(data)))[: rows + queries]
-        cache.parent.mkdir(parents=True, exist_ok=True)
+    texts = list(dict.fromkeys(_texts(data)))
+    name = hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()
+    texts = texts[: rows + queries]
+    cache = CACHE / f"sentences-{name}.npy"
+    if not cache.exists() or len(np.load(cache, mmap_mode="r")) < len(texts):
+        CACHE.mkdir(parents=True, exist_ok=True)
         np.save(cache, _embedded(texts).astype(np.float16))
-    vectors = np.load(cache).astype(np.float32)
+    vectors = np.load(cache)[: len(texts)].astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     vectors = vectors[np.random.default_rng(0).permutation(len(vectors))]
     return VectorSet("sentences", vectors[queries : queries + rows], vectors[:queries])

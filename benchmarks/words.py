@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from growth import NoModel
-from harness import DOCUMENTS_A_REQUEST, write_results
+from harness import DOCUMENTS_A_REQUEST, NoModel, parse, write_results
 from numpy.typing import NDArray
 
 from thread_kernels import create_engine
@@ -92,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--partitions", type=int, default=1_000_000)
     parser.add_argument("--lookups", type=int, default=LOOKUPS, help="of each kind")
-    arguments = parser.parse_args()
+    arguments = parse(parser, partitions=30_000, lookups=100)
     with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as folder:
         store = Store(DataDirectory.open(Path(folder)), create_engine("cpu"))
         node = Node(store, EmbeddingQueue(NoModel()))
@@ -115,8 +114,20 @@ def main() -> None:
             "slowest_p99": slowest,
             "milliseconds": lookups,
         },
+        ratios=ratios(lookups),
+        quick=arguments.quick,
     )
     print(f"written: {path.relative_to(path.parents[2])}")
+
+
+def ratios(lookups: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of medians; the caller of 20 documents pays least."""
+    p50 = {(cell["query"], cell["caller"], cell["media"]): cell["p50"] for cell in lookups}
+    least = p50["question", "20 documents", None]
+    return {
+        f"question, {caller} / 20 documents": p50["question", caller, None] / least
+        for caller in ("a hundredth", "half and more", "global")
+    }
 
 
 async def fill(node: Node, maker: Maker, partitions: int) -> float:
