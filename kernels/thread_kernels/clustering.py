@@ -2,9 +2,12 @@
 
 Every step is one batched matrix product over the sub-spaces, sums of clusters included: adding them up by atomics would
 be no slower, but no two runs would give the same codebook. Both ways start from rows drawn at random, as FAISS does.
+The wheels of faiss-gpu bring the libraries of CUDA 12, which a driver of CUDA 13 runs, and kernels up to Hopper's.
 """
 
 from __future__ import annotations
+
+import logging
 
 import torch
 
@@ -12,6 +15,8 @@ from thread_kernels.interface import Float32
 
 _WORKING_BYTES = 256 << 20
 """Of distances held at a time."""
+
+_log = logging.getLogger(__name__)
 
 
 def train_centroids(
@@ -28,15 +33,13 @@ def train_centroids(
         )
     if not 1 <= centroids <= len(vectors):
         raise ValueError(f"{centroids} centroids of {len(vectors)} vectors; there is at least 1, and no more of them")
-    if vectors.is_cuda and _is_power_of_two(centroids) and _has_faiss_gpu():
-        from thread_kernels.loaded_faiss import faiss
-
-        resources = faiss.StandardGpuResources()
-        settings = faiss.GpuIndexFlatConfig()
-        settings.device = vectors.device.index
-        index = faiss.GpuIndexFlatL2(resources, vectors.shape[1] // subspaces, settings)
-        trained = by_faiss(vectors.cpu().numpy(), subspaces, centroids, index, seed=seed, iterations=iterations)
-        return torch.from_numpy(trained).to(vectors.device)
+    index = _index_on_gpu(vectors, vectors.shape[1] // subspaces) if _is_power_of_two(centroids) else None
+    if index is not None:
+        try:
+            trained = by_faiss(vectors.cpu().numpy(), subspaces, centroids, index, seed=seed, iterations=iterations)
+            return torch.from_numpy(trained).to(vectors.device)
+        except RuntimeError as error:  # a GPU newer than its kernels, or no memory beside ours
+            _log.warning("FAISS cannot train on this GPU, torch does it: %s", error)
     return lloyd(vectors, subspaces, centroids, seed=seed, iterations=iterations)
 
 
@@ -105,9 +108,19 @@ def _is_power_of_two(number: int) -> bool:
     return number > 1 and number & (number - 1) == 0
 
 
-def _has_faiss_gpu() -> bool:
+def _index_on_gpu(vectors: torch.Tensor, components: int) -> object | None:
+    """An empty FAISS index on the GPU of `vectors`; None when they are on none, or on one that FAISS cannot use."""
+    if not vectors.is_cuda:
+        return None
     try:
         from thread_kernels.loaded_faiss import faiss
     except ImportError:
-        return False
-    return hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() > 0
+        return None
+    if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
+        return None
+    resources = faiss.StandardGpuResources()
+    resources.setTempMemory(_WORKING_BYTES)  # else it takes a part of all memory
+    settings = faiss.GpuIndexFlatConfig()
+    settings.device = vectors.device.index
+    index: object = faiss.GpuIndexFlatL2(resources, components, settings)
+    return index

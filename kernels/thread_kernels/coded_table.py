@@ -60,10 +60,19 @@ class Asked:
 class CodedTable:
     """A `Table` but for its searches."""
 
-    def __init__(self, width: int, policy: CompressPolicy, coder: Coder, stored: StoredVectors | None) -> None:
+    def __init__(
+        self,
+        width: int,
+        policy: CompressPolicy,
+        coder: Coder,
+        stored: StoredVectors | None,
+        *,
+        composes_filters: bool = False,
+    ) -> None:
+        """`composes_filters`: whether the codes do so by themselves, wherever they are."""
         self.width = as_width(width)
         self._blocks = Blocks(width, stored)
-        self._members = Membership()
+        self._members = Membership(keeps_parts=composes_filters)
         self._writing = Lock()
         self._is_always_coded = policy.above == 0
         self._plans: Counter[Plan] = Counter()
@@ -194,7 +203,6 @@ class CodedTable:
         plan: Plan = "codes"
         if look is None:
             plan = "gather" if len(passing) * gathered < passing.row_count * scanned else "scan"
-        self._plans[plan] += len(asked.queries)
         return plan, look
 
     def _exact(self, asked: Asked, k: int, plan: Plan) -> list[Int64]:

@@ -15,7 +15,7 @@ _TRAINING_ROWS = 65_536
 
 
 class CudaCoder:
-    """A `Coder`. Whole vectors lie beside the codes where a scan of them ever pays."""
+    """A `Coder`. Whole vectors lie beside the codes, but for those of a trial."""
 
     def __init__(self, residence: Residence) -> None:
         self._residence = residence
@@ -33,8 +33,7 @@ class CudaCoder:
 
     def empty(self, codebook: AnyCodebook, *, is_trial: bool) -> DeviceCodes:
         assert isinstance(codebook, DeviceCodebook)
-        pays = not is_trial and self._residence.device.product_from(codebook.width) is not None
-        return DeviceCodes.empty(codebook, with_vectors=pays)
+        return DeviceCodes.empty(codebook, with_vectors=not is_trial)
 
     def seconds(self, work: Callable[[], object]) -> float:
         return self._residence.device.seconds(work)

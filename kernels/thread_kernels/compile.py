@@ -152,17 +152,16 @@ def _scan_exact(architecture: int, dtype: str, queries: int) -> Resources:
     return _compiled(scan_exact.scan_exact_kernel, types, constants, architecture, scan_exact.OPTIONS)
 
 
-def _block_scores(architecture: int, dtype: str) -> Resources:
+def _block_distances(architecture: int, blocks: int) -> Resources:
     from thread_kernels import rescore
 
-    types = {"queries": "*fp32", "directions": "*fp32", "vectors": dtype, "rows": "*i64"}
-    types |= {"distances": "*fp32", "cosines": "*fp32"}
-    return _compiled(rescore.block_scores_kernel, types, rescore.constants(_WIDTH), architecture)
+    types = {"queries": "*fp32", "values": "*fp16", "scales": "*fp32", "rows": "*i64", "distances": "*fp32"}
+    return _compiled(rescore.block_distances_kernel, types, rescore.constants(_WIDTH, blocks), architecture)
 
 
 KERNELS: dict[str, Callable[[int], Resources]] = {
-    "block_scores_fp16": lambda architecture: _block_scores(architecture, "*fp16"),
-    "block_scores_fp32": lambda architecture: _block_scores(architecture, "*fp32"),
+    "block_distances": lambda architecture: _block_distances(architecture, blocks=16),
+    "block_distances_whole": lambda architecture: _block_distances(architecture, blocks=1),
     "encode": _encode,
     "lookup_fp16": lambda architecture: _lookup(architecture, "*fp16"),
     "lookup_fp32": lambda architecture: _lookup(architecture, "*fp32"),

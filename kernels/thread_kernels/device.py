@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from math import prod
 from threading import RLock
 from typing import Any, Protocol
@@ -19,7 +20,9 @@ import numpy.typing as npt
 import torch
 
 from thread_kernels import scan_exact, scan_lut
+from thread_kernels.device_costs import DeviceCosts
 from thread_kernels.lookup import Centroids
+from thread_kernels.scan_exact import Packed
 from thread_kernels.selection import Array, Launch
 
 _log = logging.getLogger(__name__)
@@ -53,16 +56,26 @@ class Device(Protocol):
         """What the engine may keep there."""
 
     @property
+    def pinned_bytes(self) -> int:
+        """What the engine may keep in main memory for the device to read."""
+
+    @property
     def scan_lut(self) -> Launch[scan_lut.Scan]: ...
 
     @property
     def scan_exact(self) -> Launch[scan_exact.Scan]: ...
+
+    def working(self) -> AbstractContextManager[object]:
+        """What is called inside runs in the engine's own order, beside what others do with the device."""
 
     def upload(self, values: npt.NDArray[Any]) -> Array:
         """A copy on the device."""
 
     def download(self, array: Array) -> npt.NDArray[Any]:
         """A copy in main memory."""
+
+    def pinned(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Room in main memory, with anything in it, that kernels read where it lies."""
 
     def tensor(self, array: Array) -> torch.Tensor:
         """The same memory as a tensor."""
@@ -76,11 +89,14 @@ class Device(Protocol):
     def fill_pairs(self, queries: torch.Tensor, centroids: Centroids, pairs: torch.Tensor) -> None:
         """As `lookup.fill_pairs`."""
 
+    def block_distances(self, queries: torch.Tensor, table: Packed, rows: torch.Tensor, blocks: int) -> torch.Tensor:
+        """As `rescore.block_distances`."""
+
     def seconds(self, work: Callable[[], object]) -> float:
         """What `work` takes on the device; the fastest of a few times."""
 
-    def product_from(self, width: int) -> int | None:
-        """Queries from which a scan of whole rows beats one of their codes (`device_costs`); None if it never does."""
+    def costs(self, width: int) -> DeviceCosts:
+        """Measured when a width is asked for first."""
 
     def give_back(self) -> None:
         """Return to the device what libraries keep of its memory for later."""
@@ -99,22 +115,33 @@ class Residence:
         self.fault: str | None = None
         """Why the device is not used any more."""
         self._owner = RLock()
-        self._used = 0
+        self._used = self._pinned = 0
         self._counting = RLock()  # memory is given back wherever the last reader lets go of it
 
     @property
     def used_bytes(self) -> int:
         return self._used
 
+    @property
+    def pinned_bytes(self) -> int:
+        return self._pinned
+
     def room(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """Zeros that stay, counted until nobody holds them. OutOfRoom beyond the engine's share of the memory."""
-        size = prod(shape) * np.dtype(dtype).itemsize
         left = self.device.memory_bytes - self._used
-        if size > left:
-            raise OutOfRoom(f"{size / 1e9:.2f} GB are needed on {self.device.name}, and {left / 1e9:.2f} GB are left")
-        array = self.device.arrays.zeros(shape, dtype=dtype)
-        self._count(size)
-        weakref.finalize(array, self._count, -size)
+        make = partial(self.device.arrays.zeros, shape, dtype=dtype)
+        array, size = self._made(make, shape, dtype, left, f"on {self.device.name}")
+        self._count(size, 0)
+        weakref.finalize(array, self._count, -size, 0)
+        return array
+
+    def pinned_room(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Room in main memory that the device reads, with anything in it; as `room` otherwise."""
+        left = self.device.pinned_bytes - self._pinned
+        made = self._made(partial(self.device.pinned, shape, dtype), shape, dtype, left, "in main memory")
+        array: npt.NDArray[Any] = made[0]
+        self._count(0, made[1])
+        weakref.finalize(array, self._count, 0, -made[1])
         return array
 
     @contextmanager
@@ -124,7 +151,8 @@ class Residence:
             if self.fault is not None:
                 raise DeviceLost(self.fault)
             try:
-                yield self.device
+                with self.device.working():
+                    yield self.device
             except (OutOfRoom, DeviceLost):
                 raise
             except Exception as error:
@@ -137,6 +165,22 @@ class Residence:
                     raise DeviceLost(self.fault) from error
                 raise
 
-    def _count(self, size: int) -> None:
+    def _made(
+        self, make: Callable[[], Array], shape: tuple[int, ...], dtype: npt.DTypeLike, left: int, where: str
+    ) -> tuple[Array, int]:
+        """The array and its bytes. OutOfRoom for more than are `left`, or than there are."""
+        size = prod(shape) * np.dtype(dtype).itemsize
+        if size > left:
+            raise OutOfRoom(f"{size / 1e9:.2f} GB are needed {where}, and {left / 1e9:.2f} GB are left")
+        try:
+            return make(), size
+        except Exception as error:
+            if not self.device.is_out_of_memory(error):
+                raise
+            self.device.give_back()
+            raise OutOfRoom(f"{size / 1e9:.2f} GB are needed {where}, and there are fewer: {error}") from error
+
+    def _count(self, size: int, pinned: int) -> None:
         with self._counting:
             self._used += size
+            self._pinned += pinned

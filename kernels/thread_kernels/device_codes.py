@@ -13,17 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from thread_kernels import scan_exact, scan_lut
+from thread_kernels import rescore, scan_exact, scan_lut
 from thread_kernels.device import Device, OutOfRoom, Residence
 from thread_kernels.device_codebook import DeviceCodebook
-from thread_kernels.device_filters import DeviceFilters
+from thread_kernels.device_filters import DeviceFilters, ResidentSets, places_of
 from thread_kernels.device_rows import Tiles, Vectors
 from thread_kernels.exact import Piece
 from thread_kernels.interface import Float32, Int64
 from thread_kernels.membership import Passing
-from thread_kernels.selection import Best, best_rows
+from thread_kernels.rescore import NO_ROW
+from thread_kernels.selection import Array, Best, best_rows
 
 _UPLOADED_BYTES = 256 << 20
+_MOST_GATHERED = 1 << 22
+"""Distances of a gathering: 16 MB."""
 _ONE_LIST = np.empty(0, dtype=np.uint16)
 
 _log = logging.getLogger(__name__)
@@ -44,10 +47,16 @@ class DeviceCodes:
 
     @classmethod
     def of(
-        cls, codebook: DeviceCodebook, tiles: Tiles, vectors: Vectors | None, numbers: Int64, rows: int
+        cls,
+        codebook: DeviceCodebook,
+        tiles: Tiles,
+        vectors: Vectors | None,
+        numbers: Int64,
+        rows: int,
+        sets: ResidentSets | None = None,
     ) -> DeviceCodes:
-        is_dense = not len(numbers) or int(numbers[-1]) == len(numbers) - 1
-        filters = DeviceFilters(codebook.residence, numbers, is_dense)
+        """`sets`: those of a version whose rows all lie where they did."""
+        filters = DeviceFilters(codebook.residence, numbers, sets or ResidentSets(codebook.residence))
         return cls(codebook, tiles, vectors, numbers, rows, filters)
 
     @classmethod
@@ -92,7 +101,7 @@ class DeviceCodes:
                 tiles = tiles.and_codes(device.array(self.codebook.encode(uploaded)))
                 vectors = vectors and vectors.and_vectors(uploaded)
             numbers.append(rows)
-        return DeviceCodes.of(self.codebook, tiles, vectors, np.concatenate(numbers), stop)
+        return DeviceCodes.of(self.codebook, tiles, vectors, np.concatenate(numbers), stop, self.filters.sets)
 
     merged = grown
 
@@ -111,61 +120,115 @@ class DeviceCodes:
         return np.zeros((len(rotated), 1), dtype=np.int64)
 
     def nearest(self, queries: Float32, count: int, passing: Passing, share: float) -> list[Int64]:
-        return self._listed(queries, [count] * len(queries), [passing] * len(queries), self._by_code)
+        counts = [count] * len(queries)
+        return self._listed(queries, counts, [passing] * len(queries), self._by_code, counts, 1)
 
-    def search(self, queries: Float32, counts: Sequence[int], passing: Sequence[Passing]) -> list[Int64]:
-        """The rows nearest to each of float32[q, width] that pass its filter, as many as its count, nearest first.
+    def search(
+        self,
+        queries: Float32,
+        depths: Sequence[int],
+        wanted: Sequence[int],
+        passing: Sequence[Passing],
+        blocks: int,
+    ) -> list[Int64]:
+        """For each of float32[q, width] rows that pass its filter, in no order: those among the first of its depth that
+        may be among the nearest that are wanted, by the distance summed over so many `blocks`.
 
-        By their codes, or by the vectors where they are there and that is faster for so many queries.
+        First by their codes, or by the vectors where they are there and that is faster for so many queries.
         """
-        from_batch = None
-        if self.vectors is not None:
+        is_large = False
+        if self.vectors is not None and self.vectors.is_resident:
             with self._residence.using() as device:
-                from_batch = device.product_from(self.codebook.width)
-        is_large = from_batch is not None and len(queries) >= from_batch
-        return self._listed(queries, counts, passing, self._by_vector if is_large else self._by_code)
+                from_batch = device.costs(self.codebook.width).product_from
+                is_large = from_batch is not None and len(queries) >= from_batch
+        return self._listed(queries, depths, passing, self._by_vector if is_large else self._by_code, wanted, blocks)
+
+    def gather_up_to(self, queries: int) -> int:
+        """Passing rows up to which it is cheaper to measure just those for so many queries than to scan all codes."""
+        if self.vectors is None or not self.vectors.is_resident:
+            return 0
+        with self._residence.using() as device:
+            rows = device.costs(self.codebook.width).gather_up_to(len(self.numbers), queries)
+        return min(rows, _MOST_GATHERED // queries)
+
+    def gather(self, queries: Float32, wanted: int, rows: Int64, blocks: int) -> list[Int64]:
+        """For each of float32[q, width] those of int64[n] `rows`, which ascend, that may be among its `wanted` nearest.
+
+        Only for rows with codes, and with the vectors on the device.
+        """
+        places = places_of(rows, self.numbers)
+        if not len(places) or not wanted:
+            return [rows[:0]] * len(queries)
+        with self._residence.using() as device:
+            counts = device.tensor(device.upload(np.full(len(queries), wanted)))
+            listed = device.tensor(device.upload(places[None]))
+            found = self._nearest(device.tensor(device.upload(queries)), listed, counts, blocks)
+            near, numbers = (device.download(device.array(each)) for each in found)
+        return [self.numbers[row[:most]] for row, most in zip(near, numbers, strict=True)]
 
     def _listed(
         self,
         queries: Float32,
-        counts: Sequence[int],
+        depths: Sequence[int],
         passing: Sequence[Passing],
-        best_of: Callable[[Device, Float32, int, Sequence[Passing]], Best],
+        best_of: Callable[[Device, Array, int, Sequence[Passing]], Best],
+        wanted: Sequence[int],
+        blocks: int,
     ) -> list[Int64]:
-        keep = min(max(counts, default=0), len(self.numbers))
+        keep = min(max(depths, default=0), len(self.numbers))
         if not keep:
             return [np.empty(0, dtype=np.int64)] * len(queries)
         with self._residence.using() as device:
-            best = best_of(device, queries, keep, passing)
-            places, found = device.download(best.rows), device.download(best.counts)
-        return [self.numbers[row[: min(most, wanted)]] for row, most, wanted in zip(places, found, counts, strict=True)]
+            uploaded = device.upload(queries)
+            best = best_of(device, uploaded, keep, passing)
+            listed, found = best.rows, best.counts
+            if self.vectors is not None and any(one < depth for one, depth in zip(wanted, depths, strict=True)):
+                limits = device.tensor(device.upload(np.array([depths, wanted])))
+                rows = device.tensor(listed)
+                # What is asked beside it changes no query's answer.
+                rows = rows.masked_fill(torch.arange(keep, device=rows.device) >= limits[0][:, None], NO_ROW)
+                near, count = self._nearest(device.tensor(uploaded), rows, limits[1], blocks)
+                listed, found = device.array(near), device.array(count)
+            places, numbers = device.download(listed), device.download(found)
+        return [self.numbers[row[: min(each, depth)]] for row, each, depth in zip(places, numbers, depths, strict=True)]
+
+    def _nearest(
+        self, queries: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, blocks: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of int64[q or 1, r] places that may be among the int64[q] nearest: int64[q, most], how many count."""
+        assert self.vectors is not None
+        table = self.vectors.packed
+        distances = self._residence.device.block_distances(queries, table, rows, blocks)
+        errors = rescore.errors_of(distances, table, rows, self.codebook.width, blocks)
+        near, found = rescore.may_be_nearest(distances, errors, counts)
+        return rows.expand(len(queries), -1).gather(1, near), found
 
     @property
     def _residence(self) -> Residence:
         return self.codebook.residence
 
-    def _by_code(self, device: Device, queries: Float32, keep: int, passing: Sequence[Passing]) -> Best:
+    def _by_code(self, device: Device, queries: Array, keep: int, passing: Sequence[Passing]) -> Best:
         bitmaps, filter_of = self.filters.of(passing)
-        tables = self.codebook.tables(device.tensor(device.upload(queries)))
+        tables = self.codebook.tables(device.tensor(queries))
         scan = scan_lut.Scan(tables, len(queries), self.tiles.packed, len(self.numbers), bitmaps, filter_of)
         return best_rows(scan, keep, device.scan_lut, device.arrays)
 
-    def _by_vector(self, device: Device, queries: Float32, keep: int, passing: Sequence[Passing]) -> Best:
+    def _by_vector(self, device: Device, queries: Array, keep: int, passing: Sequence[Passing]) -> Best:
         assert self.vectors is not None
         bitmaps, filter_of = self.filters.of(passing)
-        asked = scan_exact.pack(device.tensor(device.upload(queries)), torch.float16)
+        asked = scan_exact.pack(device.tensor(queries), torch.float16)
         scan = scan_exact.Scan(asked, self.vectors.packed, len(self.numbers), bitmaps, filter_of)
         return best_rows(scan, keep, device.scan_exact, device.arrays)
 
 
 def _while_room(make: Callable[[], Vectors | None], rows: int) -> Vectors | None:
-    """The vectors are the first to leave the device: all answers are the same without them."""
+    """The vectors are the first to go: all answers are the same without them."""
     try:
         return make()
     except OutOfRoom as error:
         _log.warning(
-            "the vectors of %d rows do not fit on the device (%s): they stay in main memory, and large batches are "
-            "scanned by codes, which takes up to 5 times as long",
+            "the vectors of %d rows do not fit on the device nor in main memory (%s): large batches are scanned by "
+            "codes, which takes up to 5 times as long, and more rows are read from the store",
             rows,
             error,
         )

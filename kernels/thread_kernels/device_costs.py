@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from thread_kernels import scan_exact, scan_lut
-from thread_kernels.rescore import block_scores
+from thread_kernels.rescore import block_distances
 from thread_kernels.selection import EVERY_ROW, TILE_ROWS, Launch, S, tile_count
 
 BATCHES = (1, 4, 16, 64, 256)
 """Queries of the launches that are timed."""
 _TIMES = 3
-_GATHERED = 512
+_GATHERED = 16_384
 
 Clock = Callable[[Callable[[], object]], float]
 """Gives the seconds that some work takes on the device."""
@@ -43,7 +43,7 @@ class DeviceCosts:
     by_product: tuple[float, ...] | None
     """None where there are no whole rows on the card."""
     gathered: float
-    """Seconds for one row, copied from its place and measured for one query."""
+    """Seconds for one row, measured in its place for one query."""
 
     @property
     def product_from(self) -> int | None:
@@ -77,7 +77,7 @@ def measure(
     device: str,
     rows: int = 65_536,
 ) -> DeviceCosts:
-    """Time both kernels over made-up `rows` of `width` components, and `block_scores` of a few of them; log the result.
+    """Time both scans over made-up `rows` of `width` components, and `block_distances` of some; log the result.
 
     `product` is None where whole rows do not fit on the card; otherwise they are of `dtype`. `arrays` is the module of
     the launches' arrays, numpy or cupy. Each kernel is run once before, since a first launch compiles and allocates,
@@ -101,16 +101,18 @@ def measure(
         for asked in BATCHES
     )
     vectors = torch.ones((rows, width), dtype=torch.float16, device=device)
+    stored = scan_exact.pack(vectors, torch.float16)
     products = None
     if product is not None:
-        table = scan_exact.pack(vectors, dtype)
+        table = stored if dtype == torch.float16 else scan_exact.pack(vectors, dtype)
         products = tuple(
             seconds(product, scan_exact.Scan(table.first(asked), table, rows, bitmaps, everything[:asked]))
             for asked in BATCHES
         )
-    listed = torch.arange(_GATHERED, device=device)[None] * (rows // _GATHERED)
-    gathered = _fastest(partial(block_scores, vectors[:1].float(), vectors, listed), clock)
-    costs = DeviceCosts(rows, lookups, products, gathered / _GATHERED)
+    count = min(_GATHERED, rows)
+    listed = torch.arange(count, device=device)[None] * (rows // count)
+    gathered = _fastest(partial(block_distances, vectors[:1].float(), stored, listed, 1), clock)
+    costs = DeviceCosts(rows, lookups, products, gathered / count)
     _log.info(
         "scans of a million rows: %.2f ms for 1 query, %.2f ms for %d; the matrix product from %s queries on; up to %d "
         "rows are gathered",

@@ -1,20 +1,26 @@
 """The first CUDA device that the process sees, by CuPy and torch: the `Device` of production.
 
-Both libraries work on the default stream, so their work runs in the order of the calls.
+Both libraries work on one stream of the engine's own, so their work runs in the order of the calls, and neither waits
+for an embedding model on the same device nor makes it wait. What a batch brings and what it gets goes through pinned
+memory that is taken once. There are no CUDA graphs: whether they pay can only be measured on a card.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import cupy
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from thread_kernels import device_costs, encode, lookup, scan_exact, scan_lut
+from thread_kernels import device_costs, encode, lookup, rescore, scan_exact, scan_lut
 from thread_kernels.interface import EngineUnavailable
 from thread_kernels.lookup import Centroids
 from thread_kernels.selection import Array
@@ -23,6 +29,11 @@ OLDEST = (8, 0)
 """Compute capability: the kernels are compiled for these and newer."""
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, and CUDA_ERROR_OUT_OF_MEMORY of the driver
 _TIMES = 5
+_PINNED_SHARE = 0.25
+"""Of main memory: it cannot be given to others, and the system needs the rest."""
+_BEFORE_OTHERS = -1
+"""Priority of a stream: a search is shorter than what it overtakes."""
+_STAGED_BYTES, _ALIGNED = 16 << 20, 64
 
 
 class CudaDevice:
@@ -47,14 +58,28 @@ class CudaDevice:
         self.name = f"{properties.name} (cuda:0)"
         self.scan_exact = scan_exact.TritonLaunch()
         self.memory_bytes = int(share * properties.total_memory)
-        self._product_from: dict[int, int | None] = {}
+        self.pinned_bytes = int(_PINNED_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        self._costs: dict[int, device_costs.DeviceCosts] = {}
+        self._torch_stream = torch.cuda.Stream(priority=_BEFORE_OTHERS)
+        self._stream = cupy.cuda.ExternalStream(self._torch_stream.cuda_stream)
+        self._staging = _Staging()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        with torch.cuda.stream(self._torch_stream), self._stream:
+            yield
 
     def upload(self, values: npt.NDArray[Any]) -> Array:
-        return cupy.asarray(values)
+        return self._staging.upload(values)
 
     def download(self, array: Array) -> npt.NDArray[Any]:
-        copied: npt.NDArray[Any] = cupy.asnumpy(array)
-        return copied
+        return self._staging.download(array)
+
+    def pinned(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        count = prod(shape)
+        memory = cupy.cuda.PinnedMemory(max(1, count * np.dtype(dtype).itemsize))
+        # Not from CuPy's pool of pinned memory, which keeps what is given back.
+        return np.frombuffer(cupy.cuda.PinnedMemoryPointer(memory, 0), dtype, count).reshape(shape)
 
     def tensor(self, array: Array) -> torch.Tensor:
         return from_dlpack(array)
@@ -68,12 +93,17 @@ class CudaDevice:
     def fill_pairs(self, queries: torch.Tensor, centroids: Centroids, pairs: torch.Tensor) -> None:
         lookup.fill_pairs(queries, centroids, pairs)
 
+    def block_distances(
+        self, queries: torch.Tensor, table: scan_exact.Packed, rows: torch.Tensor, blocks: int
+    ) -> torch.Tensor:
+        return rescore.block_distances(queries, table, rows, blocks)
+
     def seconds(self, work: Callable[[], object]) -> float:
         return min(self._seconds(work) for _ in range(_TIMES))
 
-    def product_from(self, width: int) -> int | None:
-        if width not in self._product_from:
-            costs = device_costs.measure(
+    def costs(self, width: int) -> device_costs.DeviceCosts:
+        if width not in self._costs:
+            self._costs[width] = device_costs.measure(
                 width,
                 torch.float16,
                 self.scan_lut,
@@ -82,8 +112,7 @@ class CudaDevice:
                 arrays=cupy,
                 device=self.torch_name,
             )
-            self._product_from[width] = costs.product_from
-        return self._product_from[width]
+        return self._costs[width]
 
     def give_back(self) -> None:
         cupy.get_default_memory_pool().free_all_blocks()
@@ -99,10 +128,46 @@ class CudaDevice:
         # torch and Triton have no class of their own for what the driver answers.
         return isinstance(error, own) or (isinstance(error, RuntimeError) and "CUDA" in str(error))
 
-    @staticmethod
-    def _seconds(work: Callable[[], object]) -> float:
-        cupy.cuda.get_current_stream().synchronize()
+    def _seconds(self, work: Callable[[], object]) -> float:
+        self._torch_stream.synchronize()
         started = time.perf_counter()
         work()
-        cupy.cuda.get_current_stream().synchronize()
+        self._torch_stream.synchronize()
         return time.perf_counter() - started
+
+
+class _Staging:
+    """Pinned memory that small arrays pass through, on the current stream, one after the other."""
+
+    def __init__(self) -> None:
+        self._memory = cupy.cuda.alloc_pinned_memory(_STAGED_BYTES)
+        self._used = 0
+
+    def upload(self, values: npt.NDArray[Any]) -> Array:
+        array = cupy.empty(values.shape, dtype=values.dtype)
+        if values.nbytes > _STAGED_BYTES:
+            array.set(np.ascontiguousarray(values))
+        elif values.nbytes:
+            staged, pointer = self._room(array)
+            staged[...] = values
+            array.data.copy_from_host_async(pointer, values.nbytes)
+        return array
+
+    def download(self, array: Array) -> npt.NDArray[Any]:
+        if not 0 < array.nbytes <= _STAGED_BYTES:
+            copied: npt.NDArray[Any] = cupy.asnumpy(array)
+            return copied
+        staged, _ = self._room(array)
+        cupy.asnumpy(array, out=staged)  # waits, so whatever was staged before has been read
+        self._used = 0
+        return staged.copy()
+
+    def _room(self, array: Array) -> tuple[npt.NDArray[Any], int]:
+        """Memory for the values of `array`, and its address."""
+        if self._used + array.nbytes > _STAGED_BYTES:
+            cupy.cuda.get_current_stream().synchronize()
+            self._used = 0
+        start = self._used
+        self._used += -(-array.nbytes // _ALIGNED) * _ALIGNED
+        view = np.frombuffer(self._memory, array.dtype, array.size, start)
+        return view.reshape(array.shape), self._memory.ptr + start

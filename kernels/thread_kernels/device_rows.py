@@ -6,12 +6,13 @@ version of the codes reads the same memory up to its own row count.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from thread_kernels.device import Residence
+from thread_kernels.device import OutOfRoom, Residence
 from thread_kernels.interface import Int64
 from thread_kernels.scan_exact import PADDING, Packed, pack
 from thread_kernels.scan_lut import SUBSPACES, pack_codes, unpack_codes
@@ -22,6 +23,8 @@ _FEWEST = 2_048
 """Rows there is room for at least."""
 _MOVED_ROWS = 1 << 18
 """At a time, when memory is given back."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,56 +87,73 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """float16 vectors of rows 0 to `rows`, as `scan_exact` reads them. Immutable; one writer makes the next version."""
+    """float16 vectors of rows 0 to `rows`. Immutable; one writer makes the next version."""
 
     residence: Residence
-    memory: tuple[Array, Array, Array]
-    """float16[room, width filled up], float32[room], float32[room]: the parts of `Packed`"""
+    values: Array
+    """float16[room, width filled up] on the device, or in main memory, which it reads over the bus"""
+    scales: Array
+    """float32[room], on the device"""
+    squares: Array
+    """float32[room], on the device"""
     rows: int
+    is_resident: bool
+    """Whether `values` lie on the device, so that they can be scanned."""
 
     @classmethod
     def none(cls, residence: Residence, width: int) -> Vectors:
-        return cls(residence, _vector_room(residence, 0, -(-width // PADDING) * PADDING), 0)
+        return cls._with_room(residence, 0, -(-width // PADDING) * PADDING)
 
     @property
     def packed(self) -> Packed:
-        return Packed(*map(self.residence.device.tensor, self.memory))
+        tensor = self.residence.device.tensor
+        return Packed(self._values, tensor(self.scales), tensor(self.squares))
 
     def with_room(self, rows: int) -> Vectors:
-        """Room for so many rows. OutOfRoom when they do not fit."""
-        if rows <= len(self.memory[0]):
+        """Room for so many rows: on the device, else in main memory. OutOfRoom when they fit in neither."""
+        if rows <= len(self.values):
             return self
-        room = max(rows, _FEWEST, 2 * len(self.memory[0]))
-        memory = _vector_room(self.residence, room, self.memory[0].shape[1])
-        for new, old in zip(memory, self.memory, strict=True):
-            new[: self.rows] = old[: self.rows]
-        return replace(self, memory=memory)
+        roomy = self._with_room(self.residence, max(rows, _FEWEST, 2 * len(self.values)), self.values.shape[1])
+        self._say_that_they_left(roomy)
+        for new, old in zip(roomy.packed.parts, self.packed.parts, strict=True):
+            new[: self.rows].copy_(old[: self.rows])
+        return replace(roomy, rows=self.rows)
 
     def and_vectors(self, vectors: torch.Tensor) -> Vectors:
         """With float32[n, width] of the next rows."""
         stop = self.rows + len(vectors)
         roomy = self.with_room(stop)
-        packed = pack(vectors, torch.float16)
-        parts = (packed.values, packed.scales, packed.squares)
-        for memory, part in zip(roomy.memory, parts, strict=True):
-            self.residence.device.tensor(memory)[self.rows : stop] = part
+        for memory, part in zip(roomy.packed.parts, pack(vectors, torch.float16).parts, strict=True):
+            memory[self.rows : stop].copy_(part)
         return replace(roomy, rows=stop)
 
     def only(self, kept: Int64) -> Vectors:
         """Of rows int64[n] `kept`, which ascend. OutOfRoom when they do not fit beside these."""
-        memory = _vector_room(self.residence, len(kept), self.memory[0].shape[1])
-        device = self.residence.device
+        fewer = self._with_room(self.residence, len(kept), self.values.shape[1])
+        self._say_that_they_left(fewer)
         for start in range(0, len(kept), _MOVED_ROWS):
             part = slice(start, start + _MOVED_ROWS)
-            places = device.upload(kept[part])
-            for new, old in zip(memory, self.memory, strict=True):
-                new[part] = old[places]
-        return replace(self, memory=memory, rows=len(kept))
+            places = torch.from_numpy(kept[part])
+            for new, old in zip(fewer.packed.parts, self.packed.parts, strict=True):
+                new[part].copy_(old[places.to(old.device)])
+        return replace(fewer, rows=len(kept))
 
+    @property
+    def _values(self) -> torch.Tensor:
+        return self.residence.device.tensor(self.values) if self.is_resident else torch.from_numpy(self.values)
 
-def _vector_room(residence: Residence, rows: int, width: int) -> tuple[Array, Array, Array]:
-    return (
-        residence.room((rows, width), np.float16),
-        residence.room((rows,), np.float32),
-        residence.room((rows,), np.float32),
-    )
+    @classmethod
+    def _with_room(cls, residence: Residence, rows: int, width: int) -> Vectors:
+        scales, squares = (residence.room((rows,), np.float32) for _ in range(2))
+        try:
+            return cls(residence, residence.room((rows, width), np.float16), scales, squares, 0, True)
+        except OutOfRoom:
+            return cls(residence, residence.pinned_room((rows, width), np.float16), scales, squares, 0, False)
+
+    def _say_that_they_left(self, roomy: Vectors) -> None:
+        if self.is_resident and not roomy.is_resident:
+            _log.warning(
+                "the vectors of %d rows do not fit on the device and lie in main memory: large batches are scanned by "
+                "codes, which takes up to 5 times as long, and near rows are read over the bus",
+                len(roomy.values),
+            )

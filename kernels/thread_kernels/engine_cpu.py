@@ -10,7 +10,8 @@ a call, so queries are served in groups of equal filters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +22,7 @@ from thread_kernels.coder_cpu import CpuCoder
 from thread_kernels.compression import CompressPolicy
 from thread_kernels.exact import closest, measured
 from thread_kernels.inputs import as_counts, as_vectors
-from thread_kernels.interface import Compress, Filter, Hits, Int64, SavedCodes, StoredVectors
+from thread_kernels.interface import Compress, Filter, Hits, Int64, Place, SavedCodes, StoredVectors
 from thread_kernels.reach import Look
 
 
@@ -37,6 +38,7 @@ class CpuTable(CodedTable):
 
         def nearest(asked: Asked, most: int) -> list[Hits]:
             plan, look = self._plan(asked, most)
+            self._plans[plan] += len(asked.queries)
             if look is not None:
                 return self._measured_by_code(asked, most, look)
             rows = self._exact(asked, most, plan)
@@ -57,6 +59,7 @@ class CpuTable(CodedTable):
                 self._plans["gather"] += len(asked.queries)
                 return [asked.passing.rows()] * len(asked.queries)
             plan, look = self._plan(asked, most)
+            self._plans[plan] += len(asked.queries)
             if look is None:
                 return self._exact(asked, wanted, plan)
             return self._by_code(asked, wanted, look)
@@ -95,6 +98,7 @@ class CpuEngine:
 
     name = "cpu"
     fault = None
+    memory_bytes: Mapping[Place, int] = MappingProxyType({})
 
     def __init__(self, compress: Compress = "auto", pq_bits: int = 8) -> None:
         self._compress = compress

@@ -1,10 +1,13 @@
 """The CUDA engine: one launch for a whole batch, whatever its filters and counts; distances exact as on the CPU.
 
-    gather, scan   few rows pass, or the table is small: exactly, in main memory, where that takes less than a launch
+    gather, scan   few rows pass, or the table is small: exactly, in main memory, where that takes less than a launch;
+                   more that pass, on the device, while that takes less than a scan
     codes          a large table: the device orders the rows by their 8-bit codes, or by whole vectors when queries are
-                   many; the first of them and the rows not coded yet are measured in float32
+                   many
 
-Codes, filters and as many vectors as there is room for lie on the device; float32 vectors in main memory or the store.
+Of what is gathered or ordered on the device, the float16 vectors rule out what cannot be among the nearest (`rescore`);
+what is left, and the rows not coded yet, is measured in float32. Codes, row sets and as many float16 vectors as there
+is room for lie on the device, the others in main memory that it reads; float32 vectors in main memory or the store.
 A batch for which the device has no memory is tried in halves and then scanned in main memory; so is everything once
 the device is lost.
 """
@@ -12,13 +15,15 @@ the device is lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from thread_kernels import saved_cuda
+from thread_kernels.blockwise import block_count
 from thread_kernels.coded_table import Asked, CodedTable, candidate_count, codes_above, queries_of
 from thread_kernels.coder_cuda import CudaCoder
 from thread_kernels.compression import Compressed, CompressPolicy
@@ -34,6 +39,7 @@ from thread_kernels.interface import (
     Float64,
     Hits,
     Int64,
+    Place,
     SavedCodes,
     StoredVectors,
 )
@@ -51,6 +57,16 @@ class _Group:
     compressed: Compressed
     depth: int
     wanted: int
+    """At least the nearest so many must be found."""
+
+
+class _Query(NamedTuple):
+    """One query of a scan."""
+
+    vector: Float32
+    depth: int
+    wanted: int
+    passing: Passing
 
 
 class CudaTable(CodedTable):
@@ -59,14 +75,14 @@ class CudaTable(CodedTable):
     def __init__(
         self, width: int, policy: CompressPolicy, residence: Residence, stored: StoredVectors | None = None
     ) -> None:
-        super().__init__(width, policy, CudaCoder(residence), stored)
+        super().__init__(width, policy, CudaCoder(residence), stored, composes_filters=True)
         self._residence = residence
 
     def search(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Hits]:
         vectors, squared_norms = as_vectors(queries, self.width, name="query")
         counts = as_counts(k, len(vectors), len(filters))
         hits = []
-        listed = self._listed(vectors, squared_norms, counts, filters, lambda most: most)
+        listed = self._listed(vectors, squared_norms, counts, filters, lambda most: most, blocks=1)
         for query, count, (rows, is_exact) in zip(vectors, counts, listed, strict=True):
             take = self._blocks.view.vectors
             if is_exact:  # as many as there are ties
@@ -79,7 +95,8 @@ class CudaTable(CodedTable):
     def candidates(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Int64]:
         vectors, squared_norms = as_vectors(queries, self.width, name="query")
         counts = as_counts(k, len(vectors), len(filters))
-        listed = self._listed(vectors, squared_norms, counts, filters, candidate_count)
+        blocks = block_count(self.width)
+        listed = self._listed(vectors, squared_norms, counts, filters, candidate_count, blocks=blocks)
         return [rows if count else rows[:0] for (rows, _), count in zip(listed, counts, strict=True)]
 
     def compact(self) -> None:
@@ -108,8 +125,13 @@ class CudaTable(CodedTable):
         counts: Sequence[int],
         filters: Sequence[Filter | None],
         wanted_for: Callable[[int], int],
+        *,
+        blocks: int,
     ) -> list[tuple[Int64, bool]]:
-        """For each query rows among which are its nearest, `wanted_for` its count; and whether they are so exactly."""
+        """For each query rows among which are its nearest, `wanted_for` its count; and whether they are so exactly.
+
+        What the device rules out, it does by the distance summed over `blocks`.
+        """
         self._do_without_a_lost_device()
         compressed = self.compression.current  # before the filters, so that every row with a code is one they know
         view = self._blocks.view
@@ -126,10 +148,17 @@ class CudaTable(CodedTable):
                 continue
             plan, look = self._plan(asked, most)
             if look is None or compressed is None:
+                self._plans[plan] += len(members)
                 found.update(zip(members, ((rows, True) for rows in self._exact(asked, wanted, plan)), strict=True))
+                continue
+            group = _Group(members, asked, compressed, max(look.depth, wanted), wanted)
+            if self._pays_to_gather(group):
+                self._plans["gather"] += len(members)
+                found.update(zip(members, self._gathered(group, blocks), strict=True))
             else:
-                coded.append(_Group(members, asked, compressed, max(look.depth, wanted), wanted))
-        for group, answers in zip(coded, self._by_code(coded), strict=True):
+                self._plans["codes"] += len(members)
+                coded.append(group)
+        for group, answers in zip(coded, self._by_code(coded, blocks), strict=True):
             found.update(zip(group.members, answers, strict=True))
         return [found[query] for query in range(len(vectors))]
 
@@ -137,16 +166,40 @@ class CudaTable(CodedTable):
         if self._residence.fault is not None:
             self.compression.abandon()
 
-    def _by_code(self, groups: Sequence[_Group]) -> list[list[tuple[Int64, bool]]]:
+    def _pays_to_gather(self, group: _Group) -> bool:
+        codes = group.compressed.codes
+        assert isinstance(codes, DeviceCodes)
+        if self._is_always_coded:
+            return False
+        try:
+            return len(group.asked.passing) <= codes.gather_up_to(len(group.members))
+        except (DeviceLost, OutOfRoom):
+            return False  # what comes next finds out by itself
+
+    def _gathered(self, group: _Group, blocks: int) -> list[tuple[Int64, bool]]:
+        """The answers of one group, from the vectors on the device of all rows that pass."""
+        codes, asked = group.compressed.codes, group.asked
+        assert isinstance(codes, DeviceCodes)
+        rows = asked.passing.rows()
+        try:
+            near = codes.gather(asked.queries, group.wanted, rows[: np.searchsorted(rows, codes.rows)], blocks)
+        except (DeviceLost, OutOfRoom):
+            return [(each, True) for each in self._exact(asked, group.wanted, "gather")]
+        beside = self._beside(asked, group.compressed, group.wanted, near)
+        return [(np.sort(each), True) for each in beside]
+
+    def _by_code(self, groups: Sequence[_Group], blocks: int) -> list[list[tuple[Int64, bool]]]:
         """The answers of each group, all from one scan."""
         if not groups:
             return []
         codes = groups[0].compressed.codes
         assert isinstance(codes, DeviceCodes)
-        queries = np.concatenate([group.asked.queries for group in groups])
-        depths = [group.depth for group in groups for _ in group.members]
-        passing = [group.asked.passing for group in groups for _ in group.members]
-        scanned = iter(self._scanned(codes, queries, depths, passing))
+        queries = [
+            _Query(vector, group.depth, group.wanted, group.asked.passing)
+            for group in groups
+            for vector in group.asked.queries
+        ]
+        scanned = iter(self._scanned(codes, queries, blocks))
         answers = []
         for group in groups:
             rows = [next(scanned) for _ in group.members]
@@ -159,12 +212,11 @@ class CudaTable(CodedTable):
                 answers.append([(each, False) for each in beside])
         return answers
 
-    def _scanned(
-        self, codes: DeviceCodes, queries: Float32, depths: Sequence[int], passing: Sequence[Passing]
-    ) -> list[Int64 | None]:
+    def _scanned(self, codes: DeviceCodes, queries: Sequence[_Query], blocks: int) -> list[Int64 | None]:
         """The rows that the device puts first; None where it cannot say."""
         try:
-            return list(codes.search(queries, depths, passing))
+            vectors, depths, wanted, passing = zip(*queries, strict=True)
+            return list(codes.search(np.stack(vectors), depths, wanted, passing, blocks))
         except DeviceLost:
             self.compression.abandon()
             return [None] * len(queries)
@@ -173,10 +225,7 @@ class CudaTable(CodedTable):
                 _log.warning("a query is scanned in main memory, which takes far longer: %s", error)
                 return [None]
             half = len(queries) // 2
-            return [
-                *self._scanned(codes, queries[:half], depths[:half], passing[:half]),
-                *self._scanned(codes, queries[half:], depths[half:], passing[half:]),
-            ]
+            return [*self._scanned(codes, queries[:half], blocks), *self._scanned(codes, queries[half:], blocks)]
 
 
 class CudaEngine:
@@ -188,6 +237,10 @@ class CudaEngine:
         self.residence = Residence(device)
         self._compress = compress
         self._bits = pq_bits
+
+    @property
+    def memory_bytes(self) -> Mapping[Place, int]:
+        return {"device": self.residence.used_bytes, "pinned": self.residence.pinned_bytes}
 
     @property
     def fault(self) -> str | None:

@@ -16,7 +16,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -37,6 +37,9 @@ The array is a new one, which whoever asked may overwrite.
 
 Compress = Literal["auto", "always"]
 """Which tables are searched by codes: those too large to be scanned exactly, or every one."""
+
+Place = Literal["device", "pinned"]
+"""Where a device's engine keeps its tables: in the memory of the device, or in main memory that the device reads."""
 
 MAX_SQUARED_NORM = float(np.finfo(np.float32).max) / 8
 """Two vectors within this bound are at most √(max/2) apart, so no distance between them overflows float32."""
@@ -224,6 +227,10 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """What the engine calls itself in logs and metrics."""
+
+    @property
+    def memory_bytes(self) -> Mapping[Place, int]:
+        """What its tables take of the device's memory, and of the main memory that it reads; empty without a device."""
 
     @property
     def fault(self) -> str | None:

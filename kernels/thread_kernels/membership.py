@@ -8,6 +8,8 @@ library", 2018): composing takes microseconds, and the lock is held no longer.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
@@ -24,16 +26,34 @@ UInt16 = npt.NDArray[np.uint16]
 _REMEMBERED_FILTERS = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A row set, and what it held at one moment. Nobody changes `bits` any more."""
+
+    owner: BitmapRowSet
+    bits: BitMap
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a filter was composed of: a row passes that every union holds and that is not removed."""
+
+    unions: tuple[tuple[Primitive, ...], ...]
+    removed: Primitive
+
+
 class Passing:
     """The live rows that pass one filter, at one moment; what searches make of it is made once."""
 
-    def __init__(self, row_count: int, live_count: int, bits: BitMap | None) -> None:
+    def __init__(self, row_count: int, live_count: int, bits: BitMap | None, parts: Parts | None = None) -> None:
         self.row_count = row_count
         """Rows ever appended at that moment."""
         self.live_count = live_count
         """Rows not removed at that moment."""
         self.bits = bits
         """None: every row."""
+        self.parts = parts
+        """What `bits` was composed of, where somebody composes it again elsewhere."""
         self._packed: UInt8 | None = None
         self._spread: tuple[object, Int64] | None = None
 
@@ -44,7 +64,7 @@ class Passing:
         """int64[n], ascending."""
         if self.bits is None:
             return np.arange(self.row_count, dtype=np.int64)
-        return _to_rows(self.bits)
+        return to_rows(self.bits)
 
     def mask(self) -> Bool | None:
         """bool[row_count], true where a row passes; None when every row does."""
@@ -52,7 +72,7 @@ class Passing:
             return None
         few = 2 * len(self.bits) <= self.row_count
         mask = np.full(self.row_count, not few, dtype=np.bool_)
-        mask[_to_rows(self.bits if few else self.bits.flip(0, self.row_count))] = few
+        mask[to_rows(self.bits if few else self.bits.flip(0, self.row_count))] = few
         return mask
 
     def only(self, rows: Int64) -> Passing:
@@ -84,18 +104,31 @@ class BitmapRowSet:
     def __init__(self, membership: Membership) -> None:
         self.membership = membership
         self.bits = BitMap()
+        self._is_shared = False
 
     def add(self, rows: ArrayLike) -> None:
         bitmap = self.membership.bitmap(rows)
         with self.membership.lock:
+            self._keep_what_is_shared()
             self.bits |= bitmap
             self.membership.forget()
 
     def discard(self, rows: ArrayLike) -> None:
         bitmap = self.membership.bitmap(rows)
         with self.membership.lock:
+            self._keep_what_is_shared()
             self.bits -= bitmap
             self.membership.forget()
+
+    def primitive(self) -> Primitive:
+        """The set as it is now; the next change is made to a copy. The lock is held."""
+        self._is_shared = True
+        return Primitive(self, self.bits)
+
+    def _keep_what_is_shared(self) -> None:
+        if self._is_shared:
+            self.bits = self.bits.copy()
+            self._is_shared = False
 
     def __len__(self) -> int:
         return len(self.bits)
@@ -108,19 +141,20 @@ class BitmapRowSet:
 
 
 class Membership:
-    """The rows of one table as sets."""
+    """The rows of one table as sets. With `keeps_parts`, filters say what they were composed of."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_parts: bool = False) -> None:
         self.lock = Lock()
         self.row_count = 0
-        self._removed = BitMap()
+        self._keeps_parts = keeps_parts
+        self._removed = BitmapRowSet(self)
         self._squeezed = BitMap()
         self._known: OrderedDict[Filter | None, Passing] = OrderedDict()
 
     @property
     def live_count(self) -> int:
         with self.lock:
-            return self.row_count - len(self._removed)
+            return self.row_count - len(self._removed.bits)
 
     def extend(self, count: int) -> range:
         """Let `count` more rows exist. Whoever calls has stored their vectors before."""
@@ -131,21 +165,18 @@ class Membership:
         return range(first, first + count)
 
     def remove(self, rows: ArrayLike) -> None:
-        bitmap = self.bitmap(rows)
-        with self.lock:
-            self._removed |= bitmap
-            self.forget()
+        self._removed.add(rows)
 
     @property
     def dead_count(self) -> int:
         """Removed rows that still take memory."""
         with self.lock:
-            return len(self._removed) - len(self._squeezed)
+            return len(self._removed.bits) - len(self._squeezed)
 
     def removed(self) -> Int64:
         """int64[n], ascending: rows that were removed."""
         with self.lock:
-            return _to_rows(self._removed)
+            return to_rows(self._removed.bits)
 
     def squeezed(self, rows: Int64) -> None:
         """The memory of these removed rows was given back."""
@@ -172,17 +203,22 @@ class Membership:
         self._known.clear()
 
     def _composed(self, filter: Filter | None) -> Passing:
-        live_count = self.row_count - len(self._removed)
-        unions = [self._union(union) for union in filter.all_of] if filter else []
+        removed = self._removed.bits
+        live_count = self.row_count - len(removed)
+        unions = [self._checked(union) for union in filter.all_of] if filter else []
         if unions:
-            bits = BitMap.intersection(*unions) - self._removed
-        elif self._removed:
-            bits = self._removed.flip(0, self.row_count)
+            bits = BitMap.intersection(*map(_union, unions)) - removed
+        elif removed:
+            bits = removed.flip(0, self.row_count)
         else:
             bits = None
-        if bits is not None and len(bits) == self.row_count:
-            bits = None  # a filter that every row passes costs nothing: the common case of one owner
-        return Passing(self.row_count, live_count, bits)
+        if bits is None or len(bits) == self.row_count:  # a filter that every row passes costs nothing: one owner
+            return Passing(self.row_count, live_count, None)
+        parts = None
+        if self._keeps_parts:
+            kept = tuple(tuple(each.primitive() for each in union) for union in unions)
+            parts = Parts(kept, self._removed.primitive())
+        return Passing(self.row_count, live_count, bits, parts)
 
     def bitmap(self, rows: ArrayLike) -> BitMap:
         """`rows` as a bitmap. ValueError for a row that was never appended.
@@ -193,16 +229,21 @@ class Membership:
             return BitMap(rows)
         return BitMap(as_rows(rows, self.row_count).astype(np.uint32))
 
-    def _union(self, sets: tuple[object, ...]) -> BitMap:
-        bitmaps = []
+    def _checked(self, sets: tuple[object, ...]) -> list[BitmapRowSet]:
+        checked = []
         for each in sets:
             if not isinstance(each, BitmapRowSet) or each.membership is not self:
                 raise ValueError("a filter holds a row set of another table")
-            bitmaps.append(each.bits)
-        if len(bitmaps) == 1:
-            return bitmaps[0]
-        return BitMap.union(*bitmaps) if bitmaps else BitMap()
+            checked.append(each)
+        return checked
 
 
-def _to_rows(bits: BitMap) -> Int64:
+def to_rows(bits: BitMap) -> Int64:
+    """int64[n], ascending."""
     return np.asarray(bits.to_array()).astype(np.int64)
+
+
+def _union(sets: Sequence[BitmapRowSet]) -> BitMap:
+    if len(sets) == 1:
+        return sets[0].bits
+    return BitMap.union(*(each.bits for each in sets)) if sets else BitMap()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +17,7 @@ from thread_kernels.interface import (
     Float64,
     Hits,
     Int64,
+    Place,
     Rescored,
     RowSet,
     SavedCodes,
@@ -127,6 +129,7 @@ class ReferenceTable:
 class ReferenceEngine:
     name = "reference"
     fault = None
+    memory_bytes: Mapping[Place, int] = MappingProxyType({})
 
     def table(self, width: int, stored: StoredVectors | None = None) -> ReferenceTable:
         return ReferenceTable(width)

@@ -1,10 +1,14 @@
-"""Scores of given rows on the device: block distances with cosines, and the rows of the highest cosine.
+"""The rows of a list that may be nearest, by their float16 vectors: on the device, where they lie.
 
-`block_scores` is the formula of `blockwise.block_scores` for a whole batch. As a chain of torch operations it would
-write and read the gathered rows four times over; the Triton kernel reads each row once, where it lies.
+    distances = block_distances(queries, table, rows, blocks)
+    places, found = may_be_nearest(distances, errors_of(distances, table, rows, width, blocks), counts)
 
-`highest_cosines` is for the vectors of relationships and predicates. Those tables are read whole, and a float32 matrix
-product by torch already keeps the card as busy as it can be, so there is no kernel of its own.
+What codes put first, or what passes a filter, is far more than anybody asks for. Only rows that may be among the
+nearest are measured exactly, in float32 in main memory; so the answer is the one that measuring all of them gives.
+
+A vector x that is rounded to float16 under its own scale is off by at most 2⁻¹¹ of each component (Higham, "Accuracy
+and Stability of Numerical Algorithms", §2.1), and by the triangle inequality so is each block's distance from a query:
+Σ_b | |q − x̂|_b − |q − x|_b | ≤ Σ_b |x̂ − x|_b ≤ 2⁻¹¹ · √blocks · |x|.
 """
 
 from __future__ import annotations
@@ -13,50 +17,52 @@ import torch
 import triton
 import triton.language as tl
 
-from thread_kernels.blockwise import block_count
+from thread_kernels.scan_exact import Packed
 
 ROWS = 16
 """Of one program."""
-_MOST_COMPONENTS = 64
-_SCORED = 1 << 24
-"""Cosines computed at a time: 64 MB of them."""
 NO_ROW = -1
-"""In place of a row number: its distance is infinite and its cosine 0."""
+"""In place of a row number: its distance is infinite."""
+_MOST_COMPONENTS = 64
+_ROUNDING = 2.0**-11 * (1 + 2.0**-8)
+"""Of a component in float16. One that is subnormal there may be off by 2⁻³⁹ of the greatest beside."""
+_SMALLEST = float(torch.finfo(torch.float32).tiny)
 
 
-def block_scores(queries: torch.Tensor, vectors: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores of each of float32[q, width] `queries` against the rows of float[n, width] `vectors` named in its line.
+def block_distances(queries: torch.Tensor, table: Packed, rows: torch.Tensor, blocks: int) -> torch.Tensor:
+    """The distance of each of float32[q, width] `queries` from the rows of `table` named in its line of `rows`.
 
-    `rows` is int64[q, r], NO_ROW where there are fewer. Returns float32[q, r] distances, summed over `block_count`
-    equal blocks of the Euclidean distance inside the block, and float32[q, r] cosines. A row of NaN, one that is gone,
-    is infinitely far and has the cosine 0. ValueError for other shapes or types; row numbers are not checked.
+    That is the sum, over `blocks` equal blocks of the vector, of the Euclidean distance inside the block. `rows` is
+    int64[q, r], or int64[1, r] for all queries alike; NO_ROW where there are fewer. Returns float32[q, r]. ValueError
+    for other shapes or types; row numbers are not checked.
     """
     (count, width), listed = queries.shape, rows.shape[1]
-    if vectors.shape[1] != width or len(rows) != count:
+    if table.values.shape[1] < width or len(rows) not in (1, count) or width % blocks:
         raise ValueError(
-            f"queries {list(queries.shape)}, vectors {list(vectors.shape)} and rows {list(rows.shape)} do not match"
+            f"queries {list(queries.shape)}, vectors {list(table.values.shape)}, rows {list(rows.shape)} and {blocks} "
+            "blocks do not match"
         )
-    if queries.dtype != torch.float32 or vectors.dtype not in (torch.float32, torch.float16):
-        raise ValueError(f"expected float32 queries and float32 or float16 vectors: {queries.dtype}, {vectors.dtype}")
-    distances, cosines = (torch.empty((count, listed), dtype=torch.float32, device=queries.device) for _ in range(2))
+    if queries.dtype != torch.float32 or table.values.dtype != torch.float16:
+        raise ValueError(f"expected float32 queries and float16 vectors: {queries.dtype}, {table.values.dtype}")
+    distances = torch.empty((count, listed), dtype=torch.float32, device=queries.device)
     if distances.numel():
-        block_scores_kernel[(count * triton.cdiv(listed, ROWS),)](
+        block_distances_kernel[(count * triton.cdiv(listed, ROWS),)](
             queries.contiguous(),
-            directions(queries).contiguous(),
-            vectors,
+            table.values,
+            table.scales,
             rows.contiguous(),
             distances,
-            cosines,
             listed,
-            vectors.stride(0),
-            **constants(width),
+            listed if len(rows) > 1 else 0,
+            table.values.stride(0),
+            **constants(width, blocks),
         )
-    return distances, cosines
+    return distances
 
 
-def constants(width: int) -> dict[str, int]:
+def constants(width: int, blocks: int) -> dict[str, int]:
     """The compile-time constants of the kernel, for vectors of `width` components."""
-    block = width // block_count(width)
+    block = width // blocks
     return {
         "WIDTH": width,
         "BLOCK": block,
@@ -65,58 +71,43 @@ def constants(width: int) -> dict[str, int]:
     }
 
 
-def directions(vectors: torch.Tensor) -> torch.Tensor:
-    """float32[n, width] scaled to length 1, by norms taken in float64; zeros stay zeros, NaN stays NaN."""
-    norms = vectors.double().norm(dim=1, keepdim=True)
-    return torch.where(norms == 0, 0.0, vectors / norms).float()
+def errors_of(distances: torch.Tensor, table: Packed, rows: torch.Tensor, width: int, blocks: int) -> torch.Tensor:
+    """float32[q, 1]: by how much `distances` may be off, at most, from those of the vectors before rounding.
 
-
-def highest_cosines(
-    queries: torch.Tensor, units: torch.Tensor, k: int, mask: torch.Tensor | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `k` rows of float32[n, width] `units` with the highest cosine to each of float32[q, width] `queries`.
-
-    `units` have length 1 or 0 (`directions`); rows of NaN, and those where bool[n] `mask` is false, are never found.
-    Returns int64[q, k] rows, the best first, of equal ones the lower, −1 where fewer pass, and float32[q, k] cosines, 0
-    there.
+    Half a unit in the last place for each of the additions, and what squares too small for float32 leave out.
     """
-    count = len(queries)
-    asked = directions(queries)
-    # The cosine above the inverted row in one number, as in `selection`, but signed: torch sorts no unsigned numbers.
-    nothing = torch.iinfo(torch.int64).min
-    best = torch.full((count, k), nothing, dtype=torch.int64, device=queries.device)
-    step = max(1, _SCORED // max(1, count))
-    for start in range(0, len(units) if k else 0, step):
-        part = units[start : start + step]
-        cosines = (asked @ part.T).clamp(-1, 1) + 0.0  # so that −0 is 0
-        patterns = cosines.view(torch.int32).long()
-        ordered = torch.where(patterns < 0, patterns ^ 0x7FFFFFFF, patterns)
-        inverted = 0xFFFFFFFF - torch.arange(start, start + len(part), device=queries.device)
-        passes = ~cosines.isnan()
-        if mask is not None:
-            passes &= mask[start : start + len(part)]
-        keys = torch.where(passes, (ordered << 32) | inverted, nothing)
-        best = torch.cat([best, keys], dim=1).topk(k, dim=1).values
-    found = best > nothing
-    high = best >> 32
-    patterns = torch.where(high < 0, high ^ 0x7FFFFFFF, high).int()
-    rows = 0xFFFFFFFF - (best & 0xFFFFFFFF)
-    return torch.where(found, rows, NO_ROW), torch.where(found, patterns.view(torch.float32), 0.0)
+    lengths = table.squares[rows.clamp(min=0)].masked_fill(rows == NO_ROW, 0).amax(dim=1, keepdim=True).sqrt()
+    largest = distances.masked_fill(distances.isinf(), 0).amax(dim=1, keepdim=True)
+    lost = (width * blocks * _SMALLEST) ** 0.5
+    errors: torch.Tensor = _ROUNDING * blocks**0.5 * lengths + (width + 32) * 2.0**-24 * largest + lost
+    return errors
 
 
-_TINY, _ENLARGED = tl.constexpr(1e-30), tl.constexpr(2.0**100)
+def may_be_nearest(
+    distances: torch.Tensor, errors: torch.Tensor, counts: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Those of float32[q, r] `distances`, each off by float32[q, 1] `errors`, that may be among the int64[q] nearest.
+
+    Returns int64[q, most] places in the line, in no order, and int64[q] how many of them count.
+    """
+    listed = distances.shape[1]
+    ascending = distances.sort(dim=1, stable=True)
+    last = ascending.values.gather(1, (counts[:, None] - 1).clamp(0, listed - 1))
+    near = (ascending.values <= last + 2 * errors) & ascending.values.isfinite() & (counts > 0)[:, None]
+    found = near.sum(dim=1)
+    return ascending.indices[:, : int(found.max())], found
 
 
 # Numbers that differ from call to call are not compiled in: a search would wait for the compiler.
-@triton.jit(do_not_specialize=["listed"])  # type: ignore[untyped-decorator]
-def block_scores_kernel(
+@triton.jit(do_not_specialize=["listed", "line_stride"])  # type: ignore[untyped-decorator]
+def block_distances_kernel(
     queries: tl.tensor,
-    directions: tl.tensor,
-    vectors: tl.tensor,
+    values: tl.tensor,
+    scales: tl.tensor,
     rows: tl.tensor,
     distances: tl.tensor,
-    cosines: tl.tensor,
     listed: tl.tensor,
+    line_stride: tl.tensor,
     row_stride: tl.tensor,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -131,49 +122,21 @@ def block_scores_kernel(
     query = (tl.program_id(0) // groups).to(tl.int64)
     place = (tl.program_id(0) % groups) * ROWS + tl.arange(0, ROWS)
     is_place = place < listed
-    row = tl.load(rows + query * listed + place, mask=is_place, other=-1)
+    row = tl.load(rows + query * line_stride + place, mask=is_place, other=-1)
     is_row = row >= 0
-    row_start = vectors + (row * row_stride)[:, None]
+    row_start = values + (row * row_stride)[:, None]
+    scale = tl.load(scales + row, mask=is_row, other=0.0)[:, None]
     component = tl.arange(0, COMPONENTS)
 
     distance = tl.zeros((ROWS,), dtype=tl.float32)
-    products = tl.zeros((ROWS, COMPONENTS), dtype=tl.float32)
-    squares = tl.zeros((ROWS, COMPONENTS), dtype=tl.float32)
     for block in range(0, WIDTH, BLOCK):
         apart = tl.zeros((ROWS, COMPONENTS), dtype=tl.float32)
         for first in range(0, BLOCK, COMPONENTS):
             inside = first + component < BLOCK
             at = block + first + component
             q = tl.load(queries + query * WIDTH + at, mask=inside, other=0.0)
-            d = tl.load(directions + query * WIDTH + at, mask=inside, other=0.0)
             x = tl.load(row_start + at[None, :], mask=is_row[:, None] & inside[None, :], other=0.0).to(tl.float32)
-            difference = x - q[None, :]
+            difference = x * scale - q[None, :]
             apart += difference * difference
-            products += x * d[None, :]
-            squares += x * x
         distance += tl.sqrt_rn(tl.sum(apart, axis=1))
-    product, square = tl.sum(products, axis=1), tl.sum(squares, axis=1)
-
-    tiny = (square < _TINY) & is_row
-    if tl.max(tiny.to(tl.int32), axis=0) > 0:
-        # Squares of such components vanish in float32: the norm is taken of an enlarged copy.
-        products = tl.zeros((ROWS, COMPONENTS), dtype=tl.float32)
-        squares = tl.zeros((ROWS, COMPONENTS), dtype=tl.float32)
-        for first in range(0, WIDTH, COMPONENTS):
-            at = first + component
-            inside = at < WIDTH
-            d = tl.load(directions + query * WIDTH + at, mask=inside, other=0.0)
-            x = tl.load(row_start + at[None, :], mask=tiny[:, None] & inside[None, :], other=0.0).to(tl.float32)
-            x = x * _ENLARGED
-            products += x * d[None, :]
-            squares += x * x
-        product = tl.where(tiny, tl.sum(products, axis=1), product)
-        square = tl.where(tiny, tl.sum(squares, axis=1), square)
-
-    is_there = is_row & (distance == distance)
-    norm = tl.sqrt_rn(square)
-    cosine = tl.where(norm > 0, product / tl.where(norm > 0, norm, 1.0), 0.0)
-    cosine = tl.minimum(tl.maximum(cosine, -1.0), 1.0)
-    out = query * listed + place
-    tl.store(distances + out, tl.where(is_there, distance, float("inf")), mask=is_place)
-    tl.store(cosines + out, tl.where(is_there, cosine, 0.0), mask=is_place)
+    tl.store(distances + query * listed + place, tl.where(is_row, distance, float("inf")), mask=is_place)

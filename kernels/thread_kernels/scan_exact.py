@@ -53,6 +53,10 @@ class Packed:
     squares: torch.Tensor
     """float32[n]: |x|² before rounding. A row where it is NaN is never found."""
 
+    @property
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self.values, self.scales, self.squares
+
     def first(self, count: int) -> Packed:
         return Packed(self.values[:count], self.scales[:count], self.squares[:count])
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from thread_kernels.interface import Bool
+from thread_kernels.interface import Bool, Int64
 
 TILE_ROWS = 128
 EVERY_ROW, NO_ROW = -1, -2
@@ -97,6 +97,17 @@ def pack_mask(mask: Bool) -> npt.NDArray[np.uint32]:
     padded = np.zeros(tile_count(len(mask)) * TILE_ROWS, dtype=np.bool_)
     padded[: len(mask)] = mask
     return np.packbits(padded, bitorder="little").view("<u4")
+
+
+def word_masks(rows: Int64) -> npt.NDArray[np.uint32]:
+    """uint32[2, w] of int64[n] rows, which ascend and differ: the words of `pack_mask` they are in, and their bits
+    there."""
+    words = rows >> 5
+    bits = np.uint32(1) << (rows & 31).astype(np.uint32)
+    starts = np.flatnonzero(np.diff(words, prepend=-1))
+    if not len(starts):
+        return np.zeros((2, 0), dtype=np.uint32)
+    return np.stack([words[starts].astype(np.uint32), np.bitwise_or.reduceat(bits, starts)])
 
 
 def check_arrays(arrays: Mapping[str, Array], expected: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:

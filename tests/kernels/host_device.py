@@ -8,13 +8,16 @@ from __future__ import annotations
 import atexit
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from host_scan import HostLaunch, build
 
@@ -32,6 +35,17 @@ class Broken(Exception):
     """What a library raises when the device does not answer."""
 
 
+@dataclass(frozen=True)
+class HostCosts:
+    """What a test decides, in place of `DeviceCosts`."""
+
+    product_from: int | None
+    up_to: int
+
+    def gather_up_to(self, rows: int, batch: int) -> int:
+        return self.up_to
+
+
 class HostDevice:
     """`counts` has the uploads, their bytes, and the launches of each kernel; `fail` is called before a launch."""
 
@@ -44,15 +58,25 @@ class HostDevice:
         launch: HostLaunch,
         *,
         memory_bytes: int = 1 << 30,
+        pinned_bytes: int = 1 << 30,
         product: Launch[scan_exact.Scan] | None = None,
         product_from: int | None = None,
+        gather_up_to: int = 0,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.fail: Callable[[int], None] = lambda queries: None
         self.memory_bytes = memory_bytes
+        self.pinned_bytes = pinned_bytes
+        self.is_working = False
         self._launch = launch
         self._product = product
-        self._product_from = product_from
+        self._costs = HostCosts(product_from, gather_up_to)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        before, self.is_working = self.is_working, True
+        yield
+        self.is_working = before
 
     def scan_lut(self, scan: scan_lut.Scan, bounds: Array, tile_stride: int, keys: Array, counts: Array) -> None:
         self.fail(scan.queries)
@@ -66,12 +90,17 @@ class HostDevice:
         self._product(scan, bounds, tile_stride, keys, counts)
 
     def upload(self, values: np.ndarray) -> np.ndarray:
+        assert self.is_working
         self.counts["uploads"] += 1
         self.counts["bytes"] += values.nbytes
         return values.copy()
 
     def download(self, array: np.ndarray) -> np.ndarray:
+        assert self.is_working
         return array.copy()
+
+    def pinned(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
+        return np.full(shape, 77, dtype)
 
     def tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array)
@@ -95,13 +124,24 @@ class HostDevice:
             mine = tables[:, lane::2].permute(1, 2, 0).half()
             pairs[: len(mine), :codes, words[:subspaces], lane] = mine
 
+    def block_distances(
+        self, queries: torch.Tensor, table: scan_exact.Packed, rows: torch.Tensor, blocks: int
+    ) -> torch.Tensor:
+        assert self.is_working
+        self.counts["block_distances"] += 1
+        self.fail(len(queries))
+        width = queries.shape[1]
+        listed = table.values[rows.clamp(min=0), :width].float() * table.scales[rows.clamp(min=0)][..., None]
+        apart = (listed - queries[:, None]).unflatten(2, (blocks, width // blocks)).norm(dim=3).sum(dim=2)
+        return apart.masked_fill(rows < 0, torch.inf)
+
     def seconds(self, work: Callable[[], object]) -> float:
         started = time.perf_counter()
         work()
         return time.perf_counter() - started
 
-    def product_from(self, width: int) -> int | None:
-        return self._product_from
+    def costs(self, width: int) -> Any:
+        return self._costs
 
     def give_back(self) -> None:
         self.counts["given back"] += 1

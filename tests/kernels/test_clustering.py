@@ -125,3 +125,61 @@ def test_what_cannot_be_trained_on_is_refused(
     vectors = torch.zeros((rows, width), dtype=getattr(torch, dtype))
     with pytest.raises(ValueError, match=match):
         clustering.train_centroids(vectors, 4, centroids, seed=0)
+
+
+def test_faiss_trains_where_it_can_use_the_device(
+    clustering: ModuleType, torch: ModuleType, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index in main memory stands for one on a GPU."""
+    faiss = pytest.importorskip("faiss", reason="FAISS is not installed")
+    vectors = torch.tensor(sample(700, 24), device=device)
+    by_lloyd = clustering.lloyd(vectors, 3, 16, seed=5, iterations=25)
+    made: list[int] = []
+
+    def index_on_gpu(vectors: Any, components: int) -> Any:
+        made.append(components)
+        return faiss.IndexFlatL2(components)
+
+    monkeypatch.setattr(clustering, "_index_on_gpu", index_on_gpu)
+    first, again = (clustering.train_centroids(vectors, 3, 16, seed=5) for _ in range(2))
+    assert torch.equal(first, again)
+    assert (first.device, first.dtype, first.shape) == (by_lloyd.device, by_lloyd.dtype, by_lloyd.shape)
+    assert not torch.equal(first, by_lloyd)
+    errors = [quantisation_error(vectors.cpu().numpy(), each.cpu().numpy()) for each in (first, by_lloyd)]
+    assert errors[0] == pytest.approx(errors[1], rel=0.03)
+    assert made == [8, 8]
+    clustering.train_centroids(vectors, 3, 15, seed=5)
+    assert made == [8, 8], "FAISS makes powers of two only"
+
+
+def test_torch_trains_where_faiss_fails(
+    clustering: ModuleType,
+    torch: ModuleType,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr(clustering, "_index_on_gpu", lambda *_: object())
+    monkeypatch.setattr(clustering, "by_faiss", fails)
+    vectors = torch.tensor(sample(700, 24), device=device)
+    trained = clustering.train_centroids(vectors, 3, 16, seed=5)
+    assert torch.equal(trained, clustering.lloyd(vectors, 3, 16, seed=5, iterations=25))
+    assert "torch does it: no kernel image is available" in caplog.text
+
+
+@real_size
+def test_a_gpu_trains_with_faiss_where_that_can_use_it(
+    clustering: ModuleType, torch: ModuleType, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = sample(10_000, 1024)
+    resident = torch.tensor(vectors, device=device)
+    if clustering._index_on_gpu(resident, 16) is None:
+        pytest.skip("no FAISS that sees the GPU")
+    first, again = (clustering.train_centroids(resident, 64, 256, seed=1).cpu().numpy() for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    by_lloyd = clustering.lloyd(resident, 64, 256, seed=1, iterations=25).cpu().numpy()
+    assert not np.array_equal(first, by_lloyd)
+    assert 0.97 < quantisation_error(vectors, first) / quantisation_error(vectors, by_lloyd) < 1.03

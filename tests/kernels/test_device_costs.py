@@ -67,9 +67,9 @@ class Clocked:
         self._launch("product", scan, *buffers)
         self._last = 0.01
 
-    def block_scores(self, *given: Any) -> None:
+    def block_distances(self, *given: Any) -> None:
         self.gathered.append(given)
-        self._last = 0.512
+        self._last = 0.5
 
     def __call__(self, work: Callable[[], object]) -> float:
         return self._last
@@ -92,7 +92,8 @@ def test_both_scans_and_gathering_are_timed_and_logged(
 ) -> None:
     arrays = np if device == "cpu" else pytest.importorskip("cupy", reason="CuPy is not installed")
     clocked = Clocked()
-    monkeypatch.setattr(device_costs, "block_scores", clocked.block_scores)
+    monkeypatch.setattr(device_costs, "_GATHERED", 500)
+    monkeypatch.setattr(device_costs, "block_distances", clocked.block_distances)
     product = clocked.product if has_rows else None
     with caplog.at_level(logging.INFO, logger="thread_kernels"):
         costs = device_costs.measure(
@@ -102,9 +103,9 @@ def test_both_scans_and_gathering_are_timed_and_logged(
     assert costs.by_lookup == (0.001, 0.004, 0.016, 0.064, 0.256)
     assert costs.by_product == ((0.01,) * 5 if has_rows else None)
     assert costs.gathered == 0.001
-    [(query, vectors, rows)] = clocked.gathered
-    assert (query.shape[0], vectors.shape[0], rows.shape[0]) == (1, 1_000, 1)
-    assert 0 <= rows.min() <= rows.max() < 1_000
+    [(query, table, rows, blocks)] = clocked.gathered
+    assert (query.shape[0], len(table.values), rows.shape, blocks) == (1, 1_000, (1, 500), 1)
+    assert rows[0].tolist() == list(range(0, 1_000, 2))
     [message] = caplog.messages
     assert f"the matrix product from {'16' if has_rows else 'no number of'} queries on" in message
 

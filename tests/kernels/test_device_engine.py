@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,17 +67,29 @@ def test_queries_of_any_filter_and_count_are_one_launch(coded: tuple[CudaTable, 
 
 
 def test_a_search_uploads_its_queries_and_no_codebook(coded: tuple[CudaTable, HostDevice]) -> None:
+    """Beside the queries: of each the number of its filter, its depth and its count; of a row set what has changed."""
     table, device = coded
-    mine = only(table, range(0, ROWS, 2))
-    bitmap = 4 * 4 * -(-ROWS // 128)
-    for expected in (bitmap, 0, 0):
+    members = table.row_set()
+    members.add(range(0, ROWS, 2))
+    mine = Filter.any_of(members)
+    of_queries = QUERIES.nbytes + (4 + 8 + 8) * len(QUERIES)
+    words = -(-ROWS // 32)
+
+    def uploaded() -> int:
         device.counts.clear()
         table.search(QUERIES, 10, [mine] * 72)
-        assert device.counts["bytes"] == QUERIES.nbytes + 4 * 72 + expected, "a filter goes there once"
+        return device.counts["bytes"] - of_queries
+
+    assert [uploaded() for _ in range(3)] == [8 * words, 0, 0], "a row set goes there once"
     table.row_set().add([0])
-    device.counts.clear()
-    table.search(QUERIES, 10, [mine] * 72)
-    assert device.counts["bytes"] == QUERIES.nbytes + 4 * 72 + bitmap, "and again when a row set has changed"
+    assert uploaded() == 0, "another set has changed"
+    members.add([1, 3, 2_001])
+    members.discard([10, 2_000])
+    assert uploaded() == 8 * 2, "two words have"
+    table.append(QUERIES[:1])
+    table.remove([ROWS])
+    assert uploaded() == 0, "a row without a code came and went"
+    assert device.counts["scan_lut"] == 1
 
 
 def test_new_rows_are_one_upload_and_move_no_old_ones() -> None:
@@ -138,6 +151,130 @@ def test_several_tables_share_a_device() -> None:
         queries = clustered(20, width, seed=3)
         assert recall(table.search(queries, 10, [None] * 20), nearest_of(vectors[width], queries, 10)) >= 0.95
         table.close()
+
+
+def test_the_device_rules_out_rows_without_changing_an_answer(
+    coded: tuple[CudaTable, HostDevice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, device = coded
+    filters = [None, only(table, range(0, ROWS, 2))] * 36
+    counts = [1, 5, 10, 40] * 18
+    taken: list[int] = []
+    view = table._blocks.view
+    read = type(view).vectors
+    monkeypatch.setattr(type(view), "vectors", lambda self, rows: taken.append(len(rows)) or read(self, rows))
+
+    ruled_out = table.search(QUERIES, counts, filters)
+    assert device.counts["block_distances"] == 1
+    few = sum(taken)
+    taken.clear()
+    monkeypatch.setattr("thread_kernels.rescore._ROUNDING", 1e9)  # anything may be nearest
+    for one, other in zip(table.search(QUERIES, counts, filters), ruled_out, strict=True):
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.distances, other.distances)
+    assert few < sum(taken) / 2
+    assert few >= sum(counts)
+
+
+def test_a_querys_answer_does_not_depend_on_those_beside_it(coded: tuple[CudaTable, HostDevice]) -> None:
+    table, _ = coded
+    mine = only(table, range(0, ROWS, 2))
+    together = table.search(QUERIES, [3] * 36 + [200] * 36, [mine] * 36 + [None] * 36)
+    alone = [table.search(query[None], 3, [mine])[0] for query in QUERIES[:36]]
+    for one, other in zip(alone, together, strict=False):
+        np.testing.assert_array_equal(one.rows, other.rows)
+
+
+def gathering_table(
+    monkeypatch: pytest.MonkeyPatch, gather_up_to: int, **options: object
+) -> tuple[CudaTable, HostDevice]:
+    """A table for which a row measured in main memory is dear, and a scan of its codes is not."""
+    from host_device import host_device
+
+    from thread_kernels import coded_table
+    from thread_kernels.compression import CompressPolicy
+    from thread_kernels.costs import RowCosts
+    from thread_kernels.device import Residence
+    from thread_kernels.engine_cuda import CudaTable
+
+    device = host_device(gather_up_to=gather_up_to, **options)
+    table = CudaTable(WIDTH, CompressPolicy(100, 8), Residence(device))
+    grow(table, VECTORS)
+    current = table.compression.current
+    assert current is not None
+    table.compression.adopt(replace(current, coded_cost=1e-12, gathered_cost=1.0))
+    monkeypatch.setattr(coded_table, "row_costs", lambda width: RowCosts(scanned=1.0, gathered=1.0))
+    return table, device
+
+
+def test_rows_that_pass_are_gathered_on_the_device_while_that_takes_less_than_a_scan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, device = gathering_table(monkeypatch, 500)
+    table.append(QUERIES[:3])  # without codes
+    everything = np.concatenate([VECTORS, QUERIES[:3]])
+    table.remove(range(0, 600, 60))
+    rows = np.setdiff1d(np.r_[np.arange(0, ROWS, 7), [ROWS, ROWS + 2]], np.arange(0, 600, 60))
+    few, many = only(table, rows), only(table, range(1, ROWS, 2))
+    queries = QUERIES[:8] + np.float32(0.01)
+    device.counts.clear()
+    before = table.stats()
+
+    found = table.search(queries, 10, [few, many] * 4)
+
+    assert (device.counts["scan_lut"], device.counts["block_distances"]) == (1, 2)
+    stats = table.stats()
+    assert (stats.gathered - before.gathered, stats.by_code - before.by_code) == (4, 4)
+    truth = nearest_of(everything, queries[::2], 10, rows)
+    for hits, wanted in zip(found[::2], truth, strict=True):
+        assert set(hits.rows) == set(wanted)
+    assert recall(found[1::2], nearest_of(everything, queries[1::2], 10, np.arange(1, ROWS, 2))) >= 0.95
+
+    survivors = table.candidates(queries, 2, [few] * 8)
+    for query, survived in zip(queries, survivors, strict=True):
+        distances = dict(zip(rows, table.rescore(query, rows).distances, strict=True))
+        assert set(sorted(rows, key=distances.__getitem__)[:2]) <= set(survived)
+        assert len(survived) < len(rows)
+    table.close()
+
+
+def test_a_device_that_fails_at_gathering_leaves_it_to_main_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from host_device import NoMemory, fails_above
+
+    table, device = gathering_table(monkeypatch, 500)
+    few = only(table, range(0, ROWS, 7))
+    device.fail = fails_above(0, NoMemory)
+    found = table.search(QUERIES[:4], 10, [few] * 4)
+    assert recall(found, nearest_of(VECTORS, QUERIES[:4], 10, np.arange(0, ROWS, 7))) == 1.0
+    table.close()
+
+
+def test_vectors_that_do_not_fit_on_the_device_are_read_in_main_memory(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thread_kernels.device_rows._FEWEST", 60_000)
+    table, device = gathering_table(monkeypatch, 500, memory_bytes=15_000_000, product_from=1)
+    assert table.compression.current is not None
+    codes = table.compression.current.codes
+    residence = codes.codebook.residence
+    assert not codes.vectors.is_resident
+    assert residence.pinned_bytes == codes.vectors.values.nbytes == 2 * 128 * 60_000
+    assert caplog.text.count("lie in main memory") == 1
+    few = only(table, range(0, ROWS, 7))
+    device.counts.clear()
+    found = table.search(QUERIES, 10, [few, None] * 36)
+    assert recall(found[1::2], nearest_of(VECTORS, QUERIES[1::2], 10)) >= 0.95
+    assert dict(device.counts)["scan_lut"] == device.counts["block_distances"] == 1
+    assert device.counts["scan_exact"] == 0
+
+    table.remove(range(0, ROWS, 3))
+    table.compact()
+    grow(table, QUERIES)
+    kept = np.r_[np.setdiff1d(np.arange(ROWS), np.arange(0, ROWS, 3)), np.arange(ROWS, ROWS + 72)]
+    everything = np.concatenate([VECTORS, QUERIES])
+    assert recall(table.search(QUERIES, 10, [None] * 72), nearest_of(everything, QUERIES, 10, kept)) >= 0.95
+    del codes
+    table.close()
 
 
 def test_large_batches_are_scanned_by_whole_vectors_where_that_is_faster() -> None:

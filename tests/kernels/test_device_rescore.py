@@ -1,4 +1,4 @@
-"""Scores of given rows on the device against the reference: in Triton's interpreter, or on a GPU with `-m gpu`."""
+"""Distances of listed rows on the device against the reference: in Triton's interpreter, or on a GPU with `-m gpu`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from kernel_errors import TOLERANCES, error, real_size
 
-from thread_kernels import reference
-
 
 @pytest.fixture
 def rescore(device: str) -> ModuleType:
@@ -19,34 +17,44 @@ def rescore(device: str) -> ModuleType:
     return rescore
 
 
-class Scorer:
-    """`block_scores` of NumPy arrays."""
+class Distances:
+    """`block_distances` of NumPy arrays, and what is said of its error."""
 
     def __init__(self, rescore: ModuleType, torch: ModuleType, device: str) -> None:
         self._rescore, self._torch, self._device = rescore, torch, device
 
-    def __call__(self, queries: Any, vectors: Any, rows: Any) -> tuple[Any, Any]:
-        moved = (self._torch.tensor(each, device=self._device) for each in (queries, vectors, rows))
-        distances, cosines = self._rescore.block_scores(*moved)
-        assert distances.dtype == cosines.dtype == self._torch.float32
-        assert tuple(distances.shape) == tuple(cosines.shape) == rows.shape
-        return distances.cpu().numpy(), cosines.cpu().numpy()
+    def __call__(self, queries: Any, vectors: Any, rows: Any, blocks: int) -> tuple[Any, Any]:
+        from thread_kernels.scan_exact import pack
 
-    def check(self, queries: Any, vectors: Any, rows: Any) -> None:
-        distances, cosines = self(queries, vectors, rows)
-        there = rows >= 0
-        expected = [reference.block_scores(query, vectors[listed]) for query, listed in zip(queries, rows, strict=True)]
-        true_distances, true_cosines = (np.array(each) for each in zip(*expected, strict=True))
+        asked, stored, listed = (self._torch.tensor(each, device=self._device) for each in (queries, vectors, rows))
+        table = pack(stored, self._torch.float16)
+        found = self._rescore.block_distances(asked, table, listed, blocks)
+        assert found.dtype == self._torch.float32
+        assert tuple(found.shape) == (len(queries), rows.shape[1])
+        errors = self._rescore.errors_of(found, table, listed, queries.shape[1], blocks)
+        return found.cpu().numpy(), errors.cpu().numpy()
+
+    def check(self, queries: Any, vectors: Any, rows: Any, blocks: int) -> None:
+        found, errors = self(queries, vectors, rows, blocks)
+        lines = np.broadcast_to(rows, found.shape)
+        there = lines >= 0
+        truth = exact(queries, vectors, np.maximum(lines, 0), blocks)
+        assert (found[~there] == np.inf).all()
         if there.any():
-            assert error(distances[there], true_distances[there]) < TOLERANCES["float32"]
-            assert error(cosines[there], true_cosines[there]) < TOLERANCES["float32"]
-        assert (distances[~there] == np.inf).all()
-        assert (cosines[~there] == 0).all()
+            assert error(found[there], truth[there]) < TOLERANCES["float16"]
+            assert (np.abs(found - truth) <= errors)[there].all()
+
+
+def exact(queries: Any, vectors: Any, rows: Any, blocks: int) -> Any:
+    """float64[q, r] by the definition."""
+    apart = vectors.astype(np.float64)[rows] - queries[:, None].astype(np.float64)
+    parts = apart.reshape(*rows.shape, blocks, queries.shape[1] // blocks)
+    return np.linalg.norm(parts, axis=3).sum(axis=2)
 
 
 @pytest.fixture
-def scores(rescore: ModuleType, torch: ModuleType, device: str) -> Scorer:
-    return Scorer(rescore, torch, device)
+def distances(rescore: ModuleType, torch: ModuleType, device: str) -> Distances:
+    return Distances(rescore, torch, device)
 
 
 def sample(queries: int, rows: int, width: int) -> tuple[Any, Any]:
@@ -57,132 +65,113 @@ def sample(queries: int, rows: int, width: int) -> tuple[Any, Any]:
     )
 
 
-@pytest.mark.parametrize(("queries", "rows", "width"), [(3, 1, 1), (2, 31, 7), (1, 17, 130), (2, 16, 101)])
-def test_distances_and_cosines_are_those_of_the_reference(scores: Scorer, queries: int, rows: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("queries", "rows", "width", "blocks"),
+    [(3, 1, 1, 1), (2, 31, 7, 7), (1, 17, 130, 13), (1, 16, 130, 1), (2, 16, 101, 1), (2, 33, 128, 16)],
+)
+def test_distances_are_those_of_the_reference_within_their_error(
+    distances: Distances, queries: int, rows: int, width: int, blocks: int
+) -> None:
     listed = np.random.default_rng(0).integers(-1, 50, (queries, rows))
-    scores.check(*sample(queries, 50, width), listed)
+    distances.check(*sample(queries, 50, width), listed, blocks)
 
 
 @real_size
-@pytest.mark.parametrize("width", [384, 1024])
-def test_distances_and_cosines_at_real_size(scores: Scorer, width: int) -> None:
+@pytest.mark.parametrize(("width", "blocks"), [(384, 16), (1024, 16), (1024, 1)])
+def test_distances_at_real_size(distances: Distances, width: int, blocks: int) -> None:
     listed = np.random.default_rng(0).integers(-1, 100_000, (64, 500))
-    scores.check(*sample(64, 100_000, width), listed)
+    distances.check(*sample(64, 100_000, width), listed, blocks)
 
 
-def test_rows_in_float16_are_measured_as_they_are(scores: Scorer) -> None:
-    queries, vectors = sample(2, 20, 24)
-    scores.check(queries, vectors.astype(np.float16), np.arange(20).repeat(2).reshape(2, 20))
+def test_all_queries_may_be_given_the_same_rows(distances: Distances) -> None:
+    queries, vectors = sample(3, 40, 24)
+    distances.check(queries, vectors, np.arange(0, 40, 2)[None], 4)
 
 
-def test_equal_rows_score_alike_and_the_query_itself_is_at_zero(scores: Scorer) -> None:
-    queries, vectors = sample(1, 20, 12)
-    vectors[[3, 19]] = queries[0]
-    distances, cosines = scores(queries, vectors, np.array([[19, 4, 3, 4, 19]]))
-    assert distances[0, [0, 2, 4]].tolist() == [0, 0, 0]
-    np.testing.assert_allclose(cosines[0, [0, 2, 4]], 1, rtol=1e-6)
-    assert distances[0, 1] == distances[0, 3] > 0
-    assert cosines.max() <= 1
+@pytest.mark.parametrize("length", [1e-36, 1e-20, 1e-3, 1e15])
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_the_error_holds_for_vectors_of_any_length(distances: Distances, length: float, blocks: int) -> None:
+    queries, vectors = (each * np.float32(length) for each in sample(2, 30, 24))
+    vectors[::3] *= np.logspace(0, -8, 24, dtype=np.float32)  # components that are subnormal in float16
+    rows = np.arange(30)[None].repeat(2, axis=0)
+    found, errors = distances(queries, vectors, rows, blocks)
+    assert (np.abs(found - exact(queries, vectors, rows, blocks)) <= errors).all()
 
 
-def test_rows_that_are_gone_are_infinitely_far(scores: Scorer) -> None:
-    queries, vectors = sample(2, 5, 12)
-    vectors[1], vectors[3, 7] = np.nan, np.nan
-    distances, cosines = scores(queries, vectors, np.array([[0, 1, 3], [-1, 3, 4]]))
-    assert np.isinf(distances).tolist() == [[False, True, True], [True, True, False]]
-    assert (cosines[np.isinf(distances)] == 0).all()
+def test_the_error_of_rounding_is_reached_and_not_much_over_said(distances: Distances) -> None:
+    """A vector whose components all lie in the middle between two numbers of float16, beside itself."""
+    vector = np.full((1, 64), 1 + 2.0**-11, dtype=np.float32)
+    found, errors = distances(vector, vector, np.array([[0]]), 16)
+    assert 0.99 * errors[0, 0] < found[0, 0] <= errors[0, 0]
 
 
-@pytest.mark.parametrize("length", [1e-36, 1e-20, 1e15])
-def test_the_cosine_does_not_depend_on_the_length_of_the_vectors(scores: Scorer, length: float) -> None:
-    queries, vectors = sample(1, 10, 24)
-    rows = np.arange(10)[None]
-    _, expected = scores(queries, vectors, rows)
-    _, cosines = scores(queries, vectors * np.float32(length), rows)
-    np.testing.assert_allclose(cosines, expected, atol=1e-6)
-    _, cosines = scores(queries * np.float32(length), vectors, rows)
-    np.testing.assert_allclose(cosines, expected, atol=1e-6)
+def test_no_rows_and_no_queries_have_no_distances(distances: Distances, rescore: ModuleType, torch: ModuleType) -> None:
+    from thread_kernels.scan_exact import pack
 
-
-def test_zeros_have_no_direction(scores: Scorer) -> None:
-    queries, vectors = np.zeros((1, 4), dtype=np.float32), np.zeros((2, 4), dtype=np.float32)
-    vectors[1] = 3
-    distances, cosines = scores(queries, vectors, np.array([[0, 1]]))
-    assert distances.tolist() == [[0, 12]]
-    assert cosines.tolist() == [[0, 0]]
-
-
-def test_no_rows_and_no_queries_have_no_scores(scores: Scorer) -> None:
     queries, vectors = sample(2, 3, 4)
-    assert scores(queries, vectors, np.zeros((2, 0), dtype=np.int64))[0].shape == (2, 0)
-    assert scores(queries[:0], vectors, np.zeros((0, 5), dtype=np.int64))[0].shape == (0, 5)
+    table = pack(torch.tensor(vectors), torch.float16)
+    for count, listed in ((2, 0), (0, 5)):
+        rows = torch.zeros((count, listed), dtype=torch.int64)
+        assert rescore.block_distances(torch.tensor(queries[:count]), table, rows, 1).shape == (count, listed)
 
 
 @pytest.mark.parametrize(
-    ("vectors", "dtype", "rows", "match"),
+    ("width", "dtype", "lines", "blocks", "match"),
     [
-        ((5, 9), "float32", 2, "do not match"),
-        ((5, 8), "float32", 3, "do not match"),
-        ((5, 8), "float64", 2, "expected float32 queries and float32 or float16 vectors"),
+        (129, "float16", 2, 1, "do not match"),
+        (8, "float16", 3, 1, "do not match"),
+        (8, "float16", 2, 3, "do not match"),
+        (8, "int8", 2, 1, "expected float32 queries and float16 vectors"),
     ],
 )
 def test_shapes_and_types_that_do_not_fit_are_refused(
-    rescore: ModuleType, torch: ModuleType, vectors: tuple[int, int], dtype: str, rows: int, match: str
+    rescore: ModuleType, torch: ModuleType, width: int, dtype: str, lines: int, blocks: int, match: str
 ) -> None:
+    from thread_kernels.scan_exact import pack
+
     with pytest.raises(ValueError, match=match):
-        rescore.block_scores(
-            torch.zeros((2, 8)),
-            torch.zeros(vectors, dtype=getattr(torch, dtype)),
-            torch.zeros((rows, 3), dtype=torch.int64),
+        rescore.block_distances(
+            torch.zeros((2, width)),
+            pack(torch.zeros((5, 8)), getattr(torch, dtype)),
+            torch.zeros((lines, 3), dtype=torch.int64),
+            blocks,
         )
 
 
-class Cosines:
-    """`highest_cosines` of NumPy arrays, against the reference."""
-
-    def __init__(self, rescore: ModuleType, torch: ModuleType, device: str) -> None:
-        self._rescore, self._torch, self._device = rescore, torch, device
-
-    def __call__(self, queries: Any, vectors: Any, k: int, mask: Any = None) -> tuple[Any, Any]:
-        asked, rows = (self._torch.tensor(each, device=self._device) for each in (queries, vectors))
-        passing = None if mask is None else self._torch.tensor(mask, device=self._device)
-        found, cosines = self._rescore.highest_cosines(asked, self._rescore.directions(rows), k, passing)
-        return found.cpu().numpy(), cosines.cpu().numpy()
-
-    def check(self, queries: Any, vectors: Any, k: int, mask: Any = None) -> None:
-        found, cosines = self(queries, vectors, k, mask)
-        exact = np.array([reference.block_scores(query, vectors)[1] for query in queries])
-        for query, rows in enumerate(reference.best_rows(exact, k, [mask] * len(queries))):
-            assert found[query, len(rows) :].tolist() == [-1] * (k - len(rows))
-            assert (cosines[query, len(rows) :] == 0).all()
-            np.testing.assert_allclose(cosines[query, : len(rows)], exact[query, rows], atol=1e-6)
-            np.testing.assert_allclose(exact[query, found[query, : len(rows)]], exact[query, rows], atol=1e-6)
-            assert len(set(found[query, : len(rows)])) == len(rows)
+def near(rescore: ModuleType, torch: ModuleType, device: str, rows: Any, errors: Any, counts: Any) -> list[list[int]]:
+    """The places that may be among the nearest, for each query, ascending."""
+    given = (
+        torch.tensor(rows, dtype=torch.float32, device=device),
+        torch.tensor(errors, dtype=torch.float32, device=device)[:, None],
+        torch.tensor(counts, device=device),
+    )
+    places, found = (each.cpu().numpy() for each in rescore.may_be_nearest(*given))
+    assert places.shape[1] == found.max()
+    return [sorted(line[:count].tolist()) for line, count in zip(places, found, strict=True)]
 
 
-@pytest.fixture
-def highest(rescore: ModuleType, torch: ModuleType, device: str) -> Cosines:
-    return Cosines(rescore, torch, device)
-
-
-@pytest.mark.parametrize("rows", [0, 1, 31, 1000])
-@pytest.mark.parametrize("scored_at_a_time", [64, 1 << 24])
-def test_the_rows_of_the_highest_cosine_are_found(
-    highest: Cosines, rescore: ModuleType, monkeypatch: pytest.MonkeyPatch, rows: int, scored_at_a_time: int
+def test_what_the_error_may_bring_among_the_nearest_is_kept(
+    rescore: ModuleType, torch: ModuleType, device: str
 ) -> None:
-    monkeypatch.setattr(rescore, "_SCORED", scored_at_a_time)
-    queries, vectors = sample(3, rows, 12)
-    highest.check(queries, vectors, 40)
-    highest.check(queries, vectors, 40, np.arange(rows) % 3 == 0)
-    highest.check(queries, vectors, 5, np.zeros(rows, bool))
-    highest.check(queries, vectors, 0)
+    inf = float("inf")
+    rows = [[5, 1, 2, 3, 4], [5, 1, 2, 3, 4], [2, 2, 2, 2, 2], [inf, 1, inf, 7, inf], [1, 2, 3, 4, 5]]
+    found = near(rescore, torch, device, rows, [0, 0.5, 0, 0, 9], [2, 2, 1, 4, 0])
+    assert found == [[1, 2], [1, 2, 3], [0, 1, 2, 3, 4], [1, 3], []]
 
 
-def test_equal_cosines_go_to_the_lower_row_and_nan_never_passes(highest: Cosines) -> None:
-    vectors = np.zeros((200, 4), dtype=np.float32)
-    vectors[50:60, 0], vectors[100:, 0], vectors[7] = 2, -1, np.nan
-    query = np.array([[3, 0, 0, 0]], dtype=np.float32)
-    found, cosines = highest(query, vectors, 200)
-    middle = [row for row in range(100) if row != 7 and not 50 <= row < 60]
-    assert found[0].tolist() == [*range(50, 60), *middle, *range(100, 200), -1]
-    assert cosines[0].tolist() == [1.0] * 10 + [0.0] * 89 + [-1.0] * 100 + [0.0]
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_the_true_nearest_are_never_ruled_out(
+    rescore: ModuleType, torch: ModuleType, device: str, distances: Distances, blocks: int
+) -> None:
+    """Rows so near one another that float16 orders them wrongly."""
+    rng = np.random.default_rng(1)
+    queries = rng.standard_normal((2, 32), dtype=np.float32)
+    middle = rng.standard_normal(32)
+    vectors = (middle + 1e-3 * rng.standard_normal((400, 32))).astype(np.float32)
+    rows = np.arange(400)[None].repeat(2, axis=0)
+    found, errors = distances(queries, vectors, rows, blocks)
+    truth = exact(queries, vectors, rows, blocks).argsort(axis=1)[:, :10]
+    assert (found.argsort(axis=1)[:, :10] != truth).any()
+    for kept, wanted in zip(near(rescore, torch, device, found, errors[:, 0], [10, 10]), truth, strict=True):
+        assert set(wanted) <= set(kept)
+        assert len(kept) < 400

@@ -7,14 +7,15 @@ cache holds.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pyroaring import BitMap
 
-from thread_kernels import DamagedCodes, Filter, Hits, Rescored, SavedCodes, StoredVectors, TableStats
+from thread_kernels import DamagedCodes, Filter, Hits, Place, Rescored, SavedCodes, StoredVectors, TableStats
 
 CODE_BYTES = 8
 
@@ -24,6 +25,7 @@ class CodingEngine:
 
     name = "coding double"
     fault = None
+    memory_bytes: Mapping[Place, int] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.appended = 0
