@@ -22,7 +22,7 @@ from thread_kernels.interface import Float32, Int64
 from thread_kernels.membership import Membership, Passing
 from thread_kernels.reach import CALIBRATED_COUNTS, Look, Reach, calibrate
 
-RETRAINING_GROWTH = 8
+RETRAINING_GROWTH = 4
 DEAD_FRACTION, _DEAD_ROWS = 5, 256
 """The dead are dropped once they are more than one in five, and not a mere handful."""
 _RECALIBRATING_GROWTH = 2
@@ -170,7 +170,7 @@ class Compression:
             except _ClosedError:
                 continue
             except Exception as error:
-                # Searches stay right without codes, only slower, so the table goes on; the next training is at 8
+                # Searches stay right without codes, only slower, so the table goes on; the next training is at 4
                 # times the rows.
                 _log.exception("no codes for a table of %d rows; it is scanned exactly", self._members.row_count)
                 self._failure, self._failed_rows = error, max(1, self._members.live_count)
@@ -189,6 +189,8 @@ class Compression:
         above = self._policy.above
         if above is not None and live > above and (current is None or self._has_outgrown(current, live)):
             return self._train
+        if current is not None and not current.codes.is_whole:
+            return lambda: self._complete(current)
         if current is not None and rows - current.codes.rows >= _UNCODED_ROWS:
             return lambda: self._catch_up(current)
         return None
@@ -249,6 +251,9 @@ class Compression:
             )
         )
 
+    def _complete(self, current: Compressed) -> None:
+        self._swap(replace(current, codes=current.codes.completed(self._gather)))
+
     def _swap(self, compressed: Compressed) -> None:
         self.current = compressed
         self._blocks.release(compressed.codes.rows)
@@ -287,9 +292,7 @@ class Compression:
         even = whole.or_farther(self._reach(codes, queries, rows, everything.only(live[picked])))
 
         strongest = np.linalg.svd(queries - queries.mean(axis=0), full_matrices=False)[2][0]
-        places = np.concatenate(
-            [piece.vectors @ strongest for piece in self._unless_closed(self._blocks.view.gather(live))]
-        )
+        places = np.concatenate([piece.vectors @ strongest for piece in self._gather(live)])
         near_end = everything.only(live[places < np.nanquantile(places, 0.25)])
         far = queries @ strongest > np.nanmedian(places)
         if not far.any() or not len(near_end):
@@ -305,8 +308,11 @@ class Compression:
         return scan / max(1, codes.coded_rows), gather / max(1, len(rows))
 
     def _reach(self, codes: AnyCodes, queries: Float32, rows: Int64, passing: Passing) -> Reach:
-        pieces = self._unless_closed(self._blocks.view.gather(passing.rows()))
+        pieces = self._gather(passing.rows())
         return _measured_reach(codes, queries, rows, pieces, self._blocks.view.vectors, passing)
+
+    def _gather(self, rows: Int64) -> Iterator[Piece]:
+        return self._unless_closed(self._blocks.view.gather(rows))
 
     def _unless_closed(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         for piece in pieces:

@@ -110,13 +110,12 @@ class Searching:
 
     async def _search(self, request: SearchRequest) -> SearchAnswer:
         watch, beside = Stopwatch(), Stopwatch()
-        preparing = self._work.start(lambda: self._prepare(request, beside))
+        # The model first: it gives the interpreter away while it works, the preparation takes it.
+        embedding = asyncio.ensure_future(self._embedded(request, watch))
         try:
-            vectors = await self._vectors(request)
-            watch.lap("embed")
+            vectors, prepared = await asyncio.gather(embedding, self._work.run(lambda: self._prepare(request, beside)))
         finally:
-            # Also when there is no vector: a failure of the preparation must be awaited by someone.
-            prepared = await preparing
+            embedding.cancel()  # where the preparation was refused, nobody needs it
         with Caller() as caller:
             answer = await self._work.run(
                 lambda: self._answer(request, vectors, prepared, caller, watch), refusable=False
@@ -138,6 +137,11 @@ class Searching:
     def _flow(self, request: SearchRequest) -> Flow:
         mode = request.graph_mode or self._graph_mode
         return "code" if mode != "off" and request.media_type == "code" else mode
+
+    async def _embedded(self, request: SearchRequest, watch: Stopwatch) -> list[Vector]:
+        vectors = await self._vectors(request)
+        watch.lap("embed")
+        return vectors
 
     async def _vectors(self, request: SearchRequest) -> list[Vector]:
         """Of the query and, where the graph narrows, of the terms beside it read as predicates."""
@@ -265,7 +269,8 @@ class Searching:
             found = _evidence(view, rows, prepared.named, near, documents)
         elif flow == "code":
             found = _Found(code_search.weights(view.links, prepared.named, view.eligible), tuple(prepared.named))
-        wanted = [key for key in lookup.documents_linked(view.connection, prepared.wanted) if key in view.eligible]
+        linked = lookup.documents_linked(view.connection, prepared.wanted) if prepared.wanted else []
+        wanted = [key for key in linked if key in view.eligible]
         # Identifiers are matched in every document: whether the scan came upon it is chance.
         evident = found.evidence.documents.tolist() if request.expand or flow == "code" else []
         watch.lap("evidence")

@@ -316,15 +316,13 @@ class _Cache(Generic[Key, Value]):
     def get(self, keys: Iterable[Key]) -> tuple[dict[Key, Value], list[Key]]:
         """(what is there, keys of what is not)."""
         found: dict[Key, Value] = {}
-        missing: dict[Key, None] = {}
+        wanted = dict.fromkeys(keys)
         with self._lock:
-            for key in keys:
+            for key in wanted:
                 if key in self._values:
                     self._values.move_to_end(key)
                     found[key] = self._values[key]
-                else:
-                    missing[key] = None
-        return found, list(missing)
+        return found, [key for key in wanted if key not in found] if len(found) < len(wanted) else []
 
     def peek(self, key: Key) -> Value | None:
         with self._lock:

@@ -36,9 +36,10 @@ class GrowingInts:
         """Values of the keys, int64 [n]."""
         wanted = np.atleast_1d(np.asarray(keys, dtype=np.int64))
         values = self._values
+        # As an unsigned number a key below 0 is beyond the end.
+        if not wanted.size or wanted.view(np.uint64).max() < len(values):
+            return values.take(wanted) + np.int64(self._missing)
         inside = (wanted >= 0) & (wanted < len(values))
-        if inside.all():
-            return values[wanted] + np.int64(self._missing)
         found = np.full(len(wanted), self._missing, np.int64)
         found[inside] += values[wanted[inside]]
         return found
