@@ -19,6 +19,7 @@ from typing import Any
 import matplotlib as mpl
 import plots
 import svg
+import tables
 from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parents[1]
@@ -32,183 +33,19 @@ Tables = Callable[..., Iterable[str]]
 
 _BLOCK = re.compile(r"(<!-- measured: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-# ---------------------------------------------------------------------------------------------------- tables
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Lines of a Markdown table; every column but the first is numbers."""
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
-    return lines + [f"| {' | '.join(str(cell) for cell in row)} |" for row in rows]
-
-
-def retrieval(*sets: Results) -> list[str]:
-    channels = plots.CHANNELS
-    rows = []
-    for results in sets:
-        name = f"{plots.SETS.get(results['data'], results['data'])}, {results['questions']}"
-        for setup in (each for each in plots.GIVEN if each in results["setups"]):
-            found = results["setups"][setup]
-            cells = [
-                f"{found['recall'][channel]['@5']['mean']} ({found['recall'][channel]['@10']['mean']})"
-                if channel in found["recall"]
-                else ""
-                for channel in channels
-            ]
-            gain = found["difference"]["all − plain"]["@5"]
-            rows.append([name, plots.GIVEN[setup], *cells, f"{gain['mean']:+} [{gain['low']}, {gain['high']}]"])
-            name = ""
-    return table(["set, questions", "filed with", *channels.values(), "all − vectors @5"], rows)
-
-
-def scan(results: Results) -> list[str]:
-    rows = [
-        [plots.filter_title(which), peer, cell["setting"], cell["recall"], f"{cell['queries_per_second']:,}"]
-        for which, cells in results["filters"].items()
-        for peer, cell in cells.items()
-    ]
-    return table(["rows", "", "setting", "recall@10", "queries a second"], rows)
-
-
-def peers(results: Results) -> list[str]:
-    rows = []
-    for peer, cell in results["peers"].items():
-        rates = [
-            f"{found['queries_per_second']:,} ({found['recall']})" if found else "cannot be asked"
-            for found in cell["filters"].values()
-        ]
-        about = [f"{cell['rows']:,}", f"{cell['filed_rows_per_second']:,}", cell["disk_over_payload"]]
-        about += [cell["first_answer_seconds"], f"{cell['private_memory_mb']:,}"]
-        rows.append([f"{peer} {cell['version']}".strip(), cell["keeps"], *about, *rates])
-    filters = next(iter(results["peers"].values()))["filters"]
-    head = ["", "keeps", "rows", "filed, rows/s", "disk ÷ payload", "first answer, s", "private MB"]
-    return table([*head, *(f"{which}: queries/s (recall@10)" for which in filters)], rows)
-
-
-def recall(*files: Results) -> list[str]:
-    kinds = [(results, kind) for results in files for kind in ("clustered", "sentences") if kind in results]
-    rows = [
-        [case, *(f"{cells[kind]['cases'][case]['recall']:.3f} ({cells[kind]['cases'][case]['queries_per_second']:,})"
-                 for cells, kind in kinds)]
-        for case in files[0]["clustered"]["cases"]
-    ]  # fmt: skip
-    head = [
-        f"{kind}, {results[kind]['rows']:,} × {results[kind]['width']:,}, `{results['compress']}`"
-        for results, kind in kinds
-    ]
-    return table(["rows that pass", *head], rows)
-
-
-def growth(results: Results) -> list[str]:
-    rows = [
-        [
-            f"{size['rows']:,}",
-            f"{size['filing']['rows_a_second']:,.0f}",
-            size["filing"]["coding_after_filing_seconds"],
-            f"{size['opened']['seconds']:.2f}",
-            size["opened"]["anonymous_mb"],
-            f"{size['bytes_a_row']:.0f}" if "bytes_a_row" in size else "",
-        ]
-        for size in results["sizes"]
-    ]
-    head = ["rows", "filed, rows/s", "coded after, s", "start-up from the cache, s", "private MB", "bytes a row"]
-    return table(head, rows)
-
-
-def service(results: Results) -> list[str]:
-    parts = {"framework": "the framework alone", "front end": "front end, answer ready"}
-    parts |= {"smallest": "search, no words or graph", "defaults": "search, every default"}
-    rows = [
-        [words, way, f"{cell['cpu_ms']:.2f}", f"{cell['requests_per_second']:,}", cell["p50_ms"], cell["p99_ms"]]
-        for part, words in parts.items()
-        for way, cell in results[part].items()
-    ]
-    return table(["", "by", "processor time, ms", "requests a second", "p50, ms", "p99, ms"], rows)
-
-
-def servers(results: Results) -> list[str]:
-    rows = [
-        [name, cell["cpu_ms"], f"{cell['requests_per_second']:,}", cell["p50_ms"], cell["p99_ms"]]
-        for name, cell in results["servers"].items()
-    ]
-    return table(["server", "processor time, ms", "requests a second", "p50, ms", "p99, ms"], rows)
-
-
-def latency(results: Results) -> list[str]:
-    rows = [
-        [f"{turn}: {what}", cell["p50"], cell["p95"]]
-        for turn, cells in results["milliseconds"].items()
-        for what, cell in cells.items()
-    ]
-    return table(["", "p50, ms", "p95, ms"], rows)
-
-
-def ingest(results: Results) -> list[str]:
-    rate, memory = results["rate"], results["memory"]
-    rows = [
-        ["texts a second, filed", f"{rate['node_texts_a_second']:,}"],
-        ["texts a second, the model alone", f"{rate['model_texts_a_second']:,}"],
-        ["share kept", f"{100 * rate['share']:.1f} %"],
-        ["share of processor time", f"{100 * rate['share_of_processor_time']:.1f} %"],
-        [f"memory grown until {memory['steps'][-1]['documents']:,} documents, MB", memory["growth_mb"]],
-        ["bytes a row", memory["growth_bytes_a_row"]],
-    ]
-    return table(["", ""], rows)
-
-
-def soak(results: Results) -> list[str]:
-    windows, above = results["soak"], results["above"]
-    rows = [
-        ["capacity: mixed requests a second that were held", results["capacity_per_second"]],
-        ["p99 in the first and in the last window, ms", f"{windows[0]['p99_ms']} → {windows[-1]['p99_ms']}"],
-        ["resident memory, MB", f"{windows[0]['resident_mb']} → {windows[-1]['resident_mb']}"],
-        ["file descriptors", f"{windows[0]['descriptors']} → {windows[-1]['descriptors']}"],
-        ["above capacity: offered a second", above["offered_per_second"]],
-        ["above capacity: answered a second", above["answered_per_second"]],
-        ["above capacity: p99 of a refusal (429), ms", above["refused_p99_ms"]],
-        ["what went wrong", "; ".join(results["wrong"]) or "nothing"],
-    ]
-    return table(["", ""], rows)
-
-
-def owners(results: Results) -> list[str]:
-    """Whatever is measured of an owner, a column each."""
-    measured = [key for key in results["owner"][0] if key not in ("rank", "rows")]
-    rows = [[f"{each['rows']:,}", *(each[key] for key in measured)] for each in results["owner"]]
-    return table(["the owner's rows", *(key.replace("_", " ") for key in measured)], rows)
-
-
-def words(results: Results) -> list[str]:
-    rows = [
-        [each["query"], each["caller"], each["media"] or "any", each["p50"], each["p99"], each["found"]]
-        for each in results["milliseconds"]
-    ]
-    return table(["looked up", "caller", "media type", "p50, ms", "p99, ms", "found"], rows)
-
-
-def extraction(results: Results) -> list[str]:
-    rows = []
-    for name, cell in results["runs"].items():
-        scores = [f"{cell[what][score]:.3f}" for what in ("entities", "triples") for score in _SCORES]
-        rows.append([name, *scores, cell["unusable_sentences"]])
-    head = [f"{what}: {score}" for what in ("entities", "triples") for score in _SCORES]
-    return table(["read by", *head, "unusable"], rows)
-
-
-_SCORES = ("precision", "recall", "f1")
-
-# ---------------------------------------------------------------------------------------------------- blocks
-
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """`files`: patterns of names in `benchmarks/results`. With `together` one picture and table show all of them,
-    else each file has its own. `about` says what is seen, with units; {names} stand for what the results hold."""
+    else each file has its own. `about` says what is seen, with units; {names} stand for what the results hold, {file}
+    for the file's name. `missing` is said where there is no file."""
 
     files: tuple[str, ...]
     about: str
     tables: Tables
     draw: Draw | None = None
     together: bool = False
+    missing: str = "No results yet: `benchmarks/results/{file}.json` is not there."
 
 
 BLOCKS = {
@@ -216,77 +53,98 @@ BLOCKS = {
         ("retrieval-musique", "retrieval-scifact", "retrieval-pystdlib_code", "retrieval-*"),
         "Recall@5 in per cent by what ranks, with 95 % bootstrap intervals over questions; in the table recall@5 "
         "(and @10).",
-        retrieval,
+        tables.retrieval,
         plots.retrieval,
         together=True,
     ),
     "latency": Block(
         ("search-latency",),
         "One search at a time over {documents:,} documents with {relationships:,} relationships, in milliseconds.",
-        latency,
+        tables.latency,
         plots.latency,
+    ),
+    "embed": Block(
+        ("embed-*",),
+        "{texts:,} texts of {tokens:,} tokens through {model} on torch {torch}, {device}: as the node embeds them, and "
+        "the network of transformers alone on the same batches.",
+        tables.embed,
+    ),
+    "profile": Block(
+        ("profile-search", "profile-deposit"),
+        "Share of the node's processor time by layer, of a search and of a deposit, sampled by py-spy.",
+        tables.profile,
+        together=True,
     ),
     "scan": Block(
         ("scan-cpu*",),
         "{rows:,} clustered vectors of {width:,} components, one query at a time. Every peer with its fastest setting "
         "whose recall is at least the engine's. Up and to the right is better.",
-        scan,
+        tables.scan,
         lambda results: plots.speed(results["filters"]),
     ),
     "peers": Block(
         ("peers-*",),
         "{rows:,} {vectors} vectors of {width:,} components, one query at a time; every peer with its fastest setting "
         "that finds enough, else with the one that finds most. Up and to the right is better.",
-        peers,
+        tables.peers,
         lambda results: plots.speed(plots.by_filter(results["peers"])),
     ),
     "recall": Block(
         ("recall", "recall-always"),
         "Recall@10 (@100 where k = 100) against exact search, {queries} queries, by what is searched and `--compress`; "
         "in brackets queries a second.",
-        recall,
+        tables.recall,
         together=True,
     ),
     "growth": Block(
         ("growth",),
         "One store, {width:,} components a row, {partitions_a_document} rows a document that bring their vectors.",
-        growth,
+        tables.growth,
         plots.growth,
     ),
     "ingest": Block(
         ("ingest",),
         "Filing the passages of {data} with their relationships, beside the model alone on the same texts.",
-        ingest,
+        tables.ingest,
         plots.ingest,
     ),
     "service": Block(
         ("service",),
         "Processor time of the server, user and system, in milliseconds a request; whiskers from the least to the most "
         "of {rounds} rounds.",
-        service,
+        tables.service,
         plots.service,
     ),
     "http-servers": Block(
         ("http-servers",),
         "{requests:,} requests of {callers} callers before the same ready answer, medians of three rounds.",
-        servers,
+        tables.servers,
     ),
     "soak": Block(
         ("soak",),
         "Searches, deposits and removals, mixed, on three ways in, at a steady rate of arrival.",
-        soak,
+        tables.soak,
         plots.soak,
     ),
     "owners": Block(
         ("owners",),
         "A small owner among {owners:,}, {rows:,} rows of {width} components in all; medians in milliseconds.",
-        owners,
+        tables.owners,
     ),
-    "words": Block(("words",), "Look-ups of words among {partitions:,} passages, in milliseconds.", words),
+    "words": Block(("words",), "Look-ups of words among {partitions:,} passages, in milliseconds.", tables.words),
     "extraction": Block(
-        ("extraction-*",), "What is found in {sentences:,} sentences of Text2KGBench, beside its gold.", extraction
+        ("extraction-*",),
+        "What is found in {sentences:,} sentences of Text2KGBench, beside its gold.",
+        tables.extraction,
+    ),
+    "others": Block(
+        ("*",),
+        "`{file}.json`: what a run on another machine should find again.",
+        tables.ratios,
+        missing="Nothing: all results are above.",
     ),
 }
+"""In the order of the page. A file belongs to the first that its name fits."""
 
 
 def page(text: str, folder: Path = RESULTS) -> tuple[str, dict[str, str]]:
@@ -303,13 +161,16 @@ def page(text: str, folder: Path = RESULTS) -> tuple[str, dict[str, str]]:
 
 def _filled(name: str, folder: Path, pictures: dict[str, str]) -> list[str]:
     block = BLOCKS[name]
-    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in _paths(block, folder)}
+    before = list(BLOCKS)[: list(BLOCKS).index(name)]
+    taken = {path for other in before for path in _paths(BLOCKS[other], folder)}
+    paths = [path for path in _paths(block, folder) if path not in taken]
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths}
     if not found:
-        return [f"No results yet: `benchmarks/results/{block.files[0]}.json` is not there."]
+        return [block.missing.format(file=block.files[0])]
     groups = {name: list(found.values())} if block.together else {stem: [each] for stem, each in found.items()}
     lines: list[str] = []
     for stem, results in groups.items():
-        about = block.about.format(**results[0])
+        about = block.about.format(**results[0], file=stem)
         if block.draw is not None:
             pictures[f"{stem}.svg"] = svg.svg(block.draw(*results), about)
             lines += [f"![{about}](images/benchmarks/{stem}.svg)", ""]

@@ -92,10 +92,7 @@ def speed(filters: dict[str, dict[str, Results | None]]) -> Figure:
         lowest = min(cell["recall"] for cell in cells.values() if cell is not None)
         axes.set_xlim(min(0.98, lowest - 0.004), 1.0005)
         rates = [cell["queries_per_second"] for cell in cells.values() if cell is not None]
-        axes.set_yscale("log")
-        axes.set_ylim(10 ** math.floor(math.log10(0.8 * min(rates))), 10 ** math.ceil(math.log10(1.2 * max(rates))))
-        axes.yaxis.set_major_formatter(FuncFormatter(_counted))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        _decades(axes, rates)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_title(filter_title(which))
         axes.set_xlabel("recall@10")
@@ -206,6 +203,7 @@ def ingest(results: Results) -> Figure:
     documents = [step["documents"] for step in steps]
     memory.plot(documents, [step["megabytes"] for step in steps], marker=".", color=svg.SERIES[1])
     memory.set_ylim(bottom=0)
+    memory.xaxis.set_major_locator(MaxNLocator(5))
     memory.xaxis.set_major_formatter(FuncFormatter(_counted))
     memory.set_title("Private memory, MB")
     memory.set_xlabel("documents filed")
@@ -236,10 +234,16 @@ def _latencies(axes: Axes, at: Sequence[float], windows: Iterable[Results]) -> N
     cells = list(windows)
     for colour, (label, key) in enumerate((("p50", "p50_ms"), ("p99", "p99_ms"))):
         axes.plot(at, [cell[key] for cell in cells], marker=".", color=svg.SERIES[colour], label=label)
+    _decades(axes, [cell[key] for cell in cells for key in ("p50_ms", "p99_ms")])
+    axes.legend()
+
+
+def _decades(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic scale of whole decades, each with its number."""
     axes.set_yscale("log")
+    axes.set_ylim(10 ** math.floor(math.log10(0.8 * min(values))), 10 ** math.ceil(math.log10(1.2 * max(values))))
     axes.yaxis.set_major_formatter(FuncFormatter(_counted))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.legend()
 
 
 def _bars(
