@@ -10,8 +10,8 @@ other.
 
 - **capacity**: the rate is raised step by step until the node falls behind;
 - **soak**: 80 % of that. No errors, p99 stable, memory and descriptors flat;
-- **above**: three times that, until as much waits as the node lets wait and for half a minute more. What is too much is
-  refused at once with 429, and as much as before is answered.
+- **above**: three times that for half a minute. What is too much is refused at once with 429, and as much as before is
+  answered.
 
 The callers are one process with one thread; what they take of the processor is missing to the node where there are no
 cores to spare. Linux only.
@@ -41,7 +41,6 @@ from service_data import WIDTH, Source
 from service_nodes import opened_node, run, run_apart, started_node
 
 from thread_service.node.operations import DocumentIn
-from thread_service.node.work import UNFINISHED_MAX
 
 OPTIONS: dict[str, Any] = {"graph_mode": "boost", "lexical": True}
 MIX = (
@@ -60,7 +59,6 @@ FIRST_RATE = 40.0
 STEP = 1.25
 STEP_SECONDS = 6.0
 ABOVE_SECONDS = 30.0
-"""After the node is full."""
 SOAK_SHARE = 0.8
 ABOVE = 3.0
 IDLE_SECONDS = 2.0
@@ -254,8 +252,7 @@ async def _measure(callers: Callers, minutes: float) -> dict[str, Any]:
     for number in range(WINDOWS):
         soak.append(await callers.window(SOAK_SHARE * capacity, 60 * minutes / WINDOWS))
         show(f"soak {number + 1} of {WINDOWS}", soak[-1])
-    filling = UNFINISHED_MAX / ((ABOVE - 1) * capacity)
-    above = await callers.window(ABOVE * capacity, 1.5 * filling + ABOVE_SECONDS)
+    above = await callers.window(ABOVE * capacity, ABOVE_SECONDS)
     show(f"{ABOVE:g} times the capacity", above)
     wrong = [*wrong_in_soak(soak), *wrong_above(above, capacity)]
     return {

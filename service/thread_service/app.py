@@ -33,6 +33,7 @@ from thread_service.settings import Settings
 from thread_service.store import stamp
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
+from thread_service.wire.admission import Admission
 from thread_service.wire.connections import Bounds, Connections
 from thread_service.wire.control import commands, run_control
 from thread_service.wire.control_protocol import socket_path
@@ -103,7 +104,7 @@ async def _serve(settings: Settings, secret: Stack | None, screen: Screen) -> No
             screen.starting(_starting(settings, secret, node, reasons, *ports))
             following = asyncio.create_task(screen.follow(node.embedder_health))
             fleet = Fleet(settings, secret, node, *ports)
-            http = create_app(node, settings, stack=secret, availability=fleet.availability)
+            http = Admission(create_app(node, settings, stack=secret, availability=fleet.availability))
             connections = Connections(Bounds.with_room_for(settings.max_body_mb * 2**20))
             async with asyncio.TaskGroup() as serving:
                 serving.create_task(run_grpc(grpc_server, node, stop))

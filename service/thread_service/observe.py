@@ -82,6 +82,7 @@ HTTP_REQUESTS = _counter("thread_http_requests_total", "HTTP requests answered."
 HTTP_SECONDS = _histogram(
     "thread_http_request_seconds", "Time from the start of an HTTP request to the start of its answer.", "route"
 )
+HTTP_IN_HAND = _gauge("thread_http_requests_in_hand", "Operations asked for over HTTP that have no answer yet.")
 GRPC_REQUESTS = _counter("thread_grpc_requests_total", "gRPC calls answered.", "rpc", "status")
 GRPC_SECONDS = _histogram(
     "thread_grpc_request_seconds", "Time from the arrival of a gRPC message to its answer.", "rpc"
@@ -152,6 +153,9 @@ SCAN_ABANDONED = _declared("counter", "thread_scan_abandoned_total", "Searches w
 SCAN_WAIT = _declared("counter", "thread_scan_wait_seconds_total", "Time that searches waited for a scan, summed.")
 SCAN_SECONDS = _declared("counter", "thread_scan_seconds_total", "Time spent scanning.")
 
+ENGINE_LOST = _declared(
+    "gauge", "thread_engine_lost", "Whether the engine has lost its GPU, so that searches are exact on the CPU."
+)
 _TABLE = ("purpose", "width")
 TABLE_ROWS = _declared("gauge", "thread_table_rows", "Rows that take memory, removed ones included.", *_TABLE)
 TABLE_DEAD_ROWS = _declared("gauge", "thread_table_dead_rows", "Removed rows that still take memory.", *_TABLE)

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
+import msgspec
 import numpy as np
 import pytest
 from in_process import InProcess, WordsEmbedder, document, group, ids, opened, unit
 
 from thread_service import cli
 from thread_service.node.moving import importing, lines
+from thread_service.node.moving.records import Document, Group, Line
 from thread_service.node.operations import SearchAnswer, UpdateDocumentRequest, UpdateGroupRequest
+from thread_service.store import policies, registry
 from thread_service.store.directory import DataDirectory, existing_node
 from thread_service.store.disk import Disk
 from thread_service.text.policy import CoMention, Policy
@@ -173,36 +177,96 @@ def test_what_cannot_be_read_is_named_and_everything_else_is_filed(tmp_path: Pat
     nan = base64.b64encode(np.full(16, np.nan, "<f4").tobytes()).decode()
     lone = '{"type":"document","owner":"ann","id":"\\ud800","access":"restricted","created_at":1,"texts":["x"]}'
     graph = {"entities": [{"name": "A", "kind": "", "source": "given"}]}
+    group = {"owner": "ann", "id": "g", "label": "Shared", "description": None, "tags": [], "access": "restricted"}
+    policy = {"kinds": [], "prompt_template": None, "predicate_aliases": {}, "max_entities": 3, "max_relationships": 3}
+    policy |= {"co_mention": None, "hub_degree_cap": None}
     edge = {"subject": 0, "predicate": "p", "object": 1, "source": "given"}
-    bad: list[tuple[Any, str]] = [
-        ("not json", "line 2"),
-        ("[" * 100_000, "line 3"),
-        (lone, "line 4"),
-        ({"type": "unheard of"}, "line 5"),
-        ({**good, "access": "everybody"}, "line 6"),
-        ({**good, "created_at": 2**70}, "line 7"),
-        ({**good, "id": "b", "texts": []}, "document 'b' of ' Ann '"),
-        ({**good, "id": ""}, "document '' of ' Ann '"),
-        ({**good, "id": "x" * 2_000}, f"document '{'x' * 2_000}' of ' Ann '"),
-        ({**good, "id": "nan", "vectors": [nan]}, "document 'nan' of ' Ann '"),
-        ({**good, "id": "odd", "vectors": ["AAA="]}, "document 'odd' of ' Ann '"),
-        ({**good, "id": "urls", "urls": []}, "document 'urls' of ' Ann '"),
-        ({**good, "id": "group", "primary_group": "g"}, "document 'group' of ' Ann '"),
-        ({**good, "id": "edge", "graph": {**graph, "relationships": [edge]}}, "document 'edge' of ' Ann '"),
+    bad: list[tuple[Any, str, str]] = [
+        ("not json", "", "malformed"),
+        ("[" * 100_000, "", ""),
+        (lone, "", ""),
+        ({"type": "unheard of"}, "", "type"),
+        ({**good, "access": "everybody"}, "", "access: "),
+        ({**good, "created_at": 2**70}, "", "created_at: "),
+        ({"type": "owner", "id": 7}, "", "id: expected `str`"),
+        ({"type": "owner", "id": " "}, "owner ' '", "id: is empty; give"),
+        ({"type": "group", **group, "label": None}, "", "label: expected `str`"),
+        ({"type": "group", **group, "id": ""}, "group '' of 'ann'", "id: is empty; give"),
+        ({"type": "group", **group, "owner": "x" * 2_000}, f"group 'g' of '{'x' * 2_000}'", "owner: is longer than"),
+        ({"type": "policy", **policy, "max_entities": -1}, "", "max_entities: expected"),
+        ({"type": "policy", **policy, "kinds": [{"name": " "}]}, "policy", "kinds[0].name: is blank; name"),
+        ({"type": "policy", **policy, "predicate_aliases": {"a": ""}}, "policy", "predicate_aliases: 'a' or what"),
+        ({**good, "id": "b", "texts": []}, "document 'b' of ' Ann '", "texts: holds no text; give"),
+        ({**good, "id": ""}, "document '' of ' Ann '", "id: is empty; give"),
+        ({**good, "id": "x" * 2_000}, f"document '{'x' * 2_000}' of ' Ann '", "id: is longer than"),
+        ({**good, "owner": " "}, "document 'a' of ' '", "owner: is empty; give"),
+        ({**good, "id": "nan", "vectors": [nan]}, "document 'nan' of ' Ann '", "vectors: holds NaN"),
+        ({**good, "id": "odd", "vectors": ["AAA="]}, "document 'odd' of ' Ann '", "vectors: are no float32"),
+        ({**good, "id": "urls", "urls": []}, "document 'urls' of ' Ann '", "urls: has another number"),
+        ({**good, "id": "group", "primary_group": "g"}, "document 'group' of ' Ann '", "groups: lacks a group"),
+        ({**good, "id": "edge", "graph": {**graph, "relationships": [edge]}}, "document 'edge' of ' Ann '", ""),
     ]
+    items = [f"line {number}: {item}" if item else f"line {number}" for number, (_, item, _) in enumerate(bad, 2)]
+    sound = [{"type": "owner", "id": "bob"}, {"type": "group", **group}, {"type": "policy", **policy}, good]
     file = tmp_path / "hostile.jsonl"
-    rows = [header, *(row for row, _ in bad), good]
+    rows = [header, *(row for row, *_ in bad), *sound]
     file.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
     disk = Disk(DataDirectory.open(tmp_path / "data"))
     done = importing.file_records(disk, lines.read(file, lambda *_: None))
     assert documents_of(disk) == ["a"]
-    assert [each.item for each in done.unread] == sorted(
-        [item for _, item in bad] + ["end"], key=lambda item: (not item.startswith("line"), item.startswith("doc"), 0)
-    )
-    assert "the file ends early, after 9 documents" in next(each.what for each in done.unread if each.item == "end")
+    assert sorted(each.item for each in done.unread) == sorted([*items, "end"])
+    said = {each.item: each.what for each in done.unread}
+    for item, (_, _, what) in zip(items, bad, strict=True):
+        assert what in said[item], item
+    assert "the file ends early, after 10 documents" in said["end"]
+    assert (done.failed, done.documents, done.groups, done.owners) == (len(bad) + 1, 1, 1, 1)
     with disk.read() as connection:
-        assert [*connection.execute("SELECT owner_id FROM owners")] == [("ann",)]
+        assert [*connection.execute("SELECT owner_id FROM owners")] == [("bob",), ("ann",)]
+        assert [*connection.execute("SELECT group_id, label FROM groups")] == [("g", "Shared")]
+        assert policies.read(connection).max_entities == 3
     disk.close()
+
+
+def test_a_record_that_the_store_does_not_take_costs_nothing_but_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a record may hold that no check foresees."""
+    ensure = registry.ensure_group
+
+    def unforeseen(connection: apsw.Connection, owner_key: int, group_id: str, **more: Any) -> Any:
+        if group_id == "odd":
+            raise apsw.TooBigError("string or blob too big")
+        return ensure(connection, owner_key, group_id, **more)
+
+    monkeypatch.setattr(registry, "ensure_group", unforeseen)
+    record = Document("ann", "a", "restricted", 5, ["one"], groups=["g", "odd"])
+    found = [
+        Line(2, Group("ann", "odd", "", None, [], "restricted")),
+        Line(3, Group("ann", "g", "", None, [], "restricted")),
+        Line(4, record),
+        Line(5, msgspec.structs.replace(record, id="b", groups=["g"])),
+    ]
+    disk = Disk(DataDirectory.open(tmp_path / "data"))
+    done = importing.file_records(disk, found)
+    assert documents_of(disk) == ["b"]
+    assert (done.groups, done.documents, done.failed) == (1, 1, 2)
+    assert [(each.item, "TooBigError" in each.what) for each in done.unread] == [
+        ("line 2: group 'odd' of 'ann'", True),
+        ("line 4: document 'a' of 'ann'", True),
+    ]
+    disk.close()
+
+
+def test_what_is_not_imported_is_said_with_the_way_to_do_it_again(
+    filled: InProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported = export(filled, tmp_path / "all.jsonl").replace(b'"type":"owner","id":"ann"', b'"type":"owner","id":""')
+    (tmp_path / "faulty.jsonl").write_bytes(exported)
+    capsys.readouterr()
+    assert cli.main(["import", str(tmp_path / "faulty.jsonl"), "--data-dir", str(tmp_path / "imported")]) == 1
+    said = capsys.readouterr().out
+    assert "1 not imported:\nline " in said
+    assert ": owner '': id: is empty; give it an id\ncorrect them and import again" in said
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe", b"{}\n", b'{"type":"owner","id":"ann"}\n', b"[" * 10_000])

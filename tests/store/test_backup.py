@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from backups import WIDTH, assert_held, back_up, fill, filled_store, silent
 from faults import Faults, FaultyFiles, FaultyVfs
 from opened_store import Opened, opened_store
 
+from thread_service import cli
 from thread_service.errors import NotReady, StorageFull, StoreFailed
 from thread_service.store import backup
 from thread_service.store.backup import Source
 from thread_service.store.backup import manifest as manifests
+from thread_service.store.backup.taking import _Taking
 from thread_service.store.directory import DataDirectory, existing_node
 from thread_service.store.files import OsFiles
 
@@ -131,6 +136,73 @@ def test_a_segment_that_is_shorter_than_its_rows_is_not_backed_up(opened: Opened
         back_up(opened, tmp_path / "backups")
     assert os.listdir(tmp_path / "backups") == ["LOCK"]
     assert opened.store.database.failure is None
+
+
+def damage_a_table(data_dir: Path) -> None:
+    """The root page of the documents' own tree, which nothing reads that counts them: there is an index for that."""
+    [path] = data_dir.glob("nodes/*/thread.db")
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        page = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'documents'").get
+        size = connection.pragma("page_size")
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        kind = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([kind ^ 4]))
+
+
+def test_a_backup_of_a_damaged_database_is_set_aside_and_the_one_before_is_restored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with filled_store(tmp_path / "data") as opened:
+        sound = back_up(opened, tmp_path / "backups")
+        assert sound["damage"] == []
+    damage_a_table(tmp_path / "data")
+    assert cli.main(["backup", str(tmp_path / "backups"), "--data-dir", str(tmp_path / "data"), "--json"]) == 1
+    aside = json.loads(capsys.readouterr().out)
+    assert aside["damage"][0].startswith("database: documents ")
+    assert Path(aside["backup"]).name.endswith("Z-quarantined")
+    assert Path(aside["backup"]) > Path(sound["backup"])
+
+    assert manifests.find(tmp_path / "backups") == Path(sound["backup"])
+    assert backup.check(tmp_path / "backups", full=True, progress=silent)["clean"]
+    assert backup.restore(tmp_path / "backups", tmp_path / "restored", silent)["verified"]["clean"]
+    assert_held(tmp_path / "restored", 10)
+    named = backup.restore(Path(aside["backup"]), tmp_path / "named", silent)
+    assert "documents" in {damage.get("table") for damage in named["verified"]["damage"]}
+
+    # What a crash has left of one goes like any other.
+    (Path(aside["backup"]) / "manifest.json").unlink()
+    with opened_store(tmp_path / "restored") as opened:
+        back_up(opened, tmp_path / "backups")
+    assert not Path(aside["backup"]).exists()
+
+    assert cli.main(["backup", str(tmp_path / "more"), "--data-dir", str(tmp_path / "data")]) == 1
+    assert "this backup is set aside" in capsys.readouterr().out
+    with pytest.raises(StoreFailed, match="holds no complete backup"):
+        manifests.find(tmp_path / "more")
+
+
+def test_a_copy_that_its_own_disk_damages_is_set_aside_and_the_node_writes_on(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    copying = _Taking._copy_database
+
+    def damaging(taking: _Taking, connection: apsw.Connection) -> None:
+        copying(taking, connection)
+        with (taking.place / "thread.db").open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * 100)
+
+    monkeypatch.setattr(_Taking, "_copy_database", damaging)
+    taken = back_up(opened, tmp_path / "backups")
+    assert taken["damage"]
+    assert "is set aside, its database is damaged" in caplog.text
+    fill(opened, range(10, 12))
+    monkeypatch.undo()
+    back_up(opened, tmp_path / "backups")
+    backup.restore(tmp_path / "backups", tmp_path / "restored", silent)
+    assert_held(tmp_path / "restored", 12)
 
 
 def test_two_backups_into_one_directory_do_not_mix(opened: Opened, tmp_path: Path) -> None:

@@ -222,7 +222,9 @@ def test_shared_memory_without_room_is_a_full_disk_and_other_io_errors_are_fatal
 # ---------------------------------------------------------------------------------------------------- damage
 
 
-def test_a_damaged_page_is_reported_by_reads_and_stops_writes(tmp_path: Path) -> None:
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A database of which every page but the first is damaged."""
     path = tmp_path / "thread.db"
     database = Database(path, schema=SCHEMA)
     for i in range(50):
@@ -233,9 +235,23 @@ def test_a_damaged_page_is_reported_by_reads_and_stops_writes(tmp_path: Path) ->
         for page in range(4096, size, 4096):
             file.seek(page)
             file.write(b"\xff" * 100)
-    database = Database(path, schema=SCHEMA)
+    return path
+
+
+def test_a_damaged_page_that_is_read_is_named_and_stops_writes(damaged: Path) -> None:
+    failures: list[StoreFailed] = []
+    database = Database(damaged, schema=SCHEMA, on_failure=failures.append)
     with pytest.raises(StoreFailed, match="thread verify"):
         notes(database)
+    assert database.failure is not None
+    assert failures == [database.failure]
+    with pytest.raises(StoreFailed, match=r"has stopped writing: .*thread verify"):
+        database.write(lambda connection: None)
+    database.close()
+
+
+def test_a_damaged_page_that_is_written_to_stops_writes(damaged: Path) -> None:
+    database = Database(damaged, schema=SCHEMA)
     with pytest.raises(StoreFailed):
         database.write(insert("more")).result(10)
     assert database.failure is not None

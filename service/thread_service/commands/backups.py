@@ -20,10 +20,24 @@ def _back_up(directory: DataDirectory, switches: Switches, settings: Settings, p
 def _backed_up(result: Result) -> str:
     counts = result["counts"]
     about = ", ".join(f"{counts[name]} {name}" for name in ("documents", "vectors", "entities"))
-    return (
+    said = (
         f"{result['backup']}: {about}, {result['bytes'] / 1e6:.1f} MB, of which {result['copied_bytes'] / 1e6:.1f} MB"
         f" were copied and the rest linked, {result['seconds']:.1f} s"
     )
+    if not result["damage"]:
+        return said
+    return "\n".join(
+        [
+            said,
+            *result["damage"],
+            "the database is damaged: this backup is set aside, `thread restore` takes it only when it is named; run"
+            " `thread verify`, and restore an earlier one",
+        ]
+    )
+
+
+def _backed_up_code(result: Result) -> int:
+    return 1 if result["damage"] else 0
 
 
 def _restore(settings: Settings, switches: Switches, progress: Progress) -> Result:
@@ -47,6 +61,6 @@ def _verify(settings: Settings, switches: Switches, progress: Progress) -> Resul
     return backup.check(Path(switches["backup"]), full=switches["full"], progress=progress)
 
 
-BACKUP = Command(_back_up, _backed_up, lambda result: 0)
+BACKUP = Command(_back_up, _backed_up, _backed_up_code)
 RESTORE = Alone(_restore, _restored, _restored_code)
 VERIFY_BACKUP = Alone(_verify, sentences, code)

@@ -14,7 +14,7 @@ import apsw
 from thread_service.commands.command import Alone, Result, Switches
 from thread_service.errors import InvalidRequest
 from thread_service.node.moving import exporting, importing, lines, original
-from thread_service.node.moving.records import Record, Unread
+from thread_service.node.moving.records import Line, Record, Unread
 from thread_service.settings import Settings
 from thread_service.store import sql
 from thread_service.store.connections import connect_at_rest, connect_reader
@@ -104,7 +104,9 @@ def _import(settings: Settings, switches: Switches, progress: Progress) -> Resul
     }
 
 
-def _records(switches: Switches, settings: Settings, progress: Progress) -> tuple[str, Iterator[Record | Unread]]:
+def _records(
+    switches: Switches, settings: Settings, progress: Progress
+) -> tuple[str, Iterator[Record | Line | Unread]]:
     """The id of the node they are of, and the records."""
     if switches["original"] is not None:
         found = original.find(Path(switches["original"]), settings.node_id or None)
@@ -133,7 +135,10 @@ def _imported(result: Result) -> str:
     said = f"documents: {result['documents']} new, {result['skipped']} there already; groups: {result['groups']} new"
     if result["waiting"]:
         said += f"; {result['waiting']} documents are indexed when the node is started"
-    return "\n".join([f"{said}, {result['seconds']:.1f} s", *_about_unread(result, "not imported")])
+    sentences = [f"{said}, {result['seconds']:.1f} s", *_about_unread(result, "not imported")]
+    if result["failed"]:
+        sentences.append("correct them and import again: what is there already is left as it is")
+    return "\n".join(sentences)
 
 
 def _about_unread(result: dict[str, Any], what: str) -> list[str]:

@@ -7,8 +7,9 @@ their futures resolve. So whatever a future has answered is on the disk, and is 
 What can go wrong:
 - a function raises: it alone is rolled back and its future gets the exception;
 - the disk is full: everything in that commit gets `StorageFull`; the next write simply tries again;
-- an I/O error, a damaged page or a failed publication: the outcome on disk or in memory is unknown, so the store stops
-  writing for good. A failed fsync is never retried: the kernel may have dropped the pages and would report success.
+- an I/O error, a damaged page (one that a read meets, too) or a failed publication: the outcome on disk or in memory is
+  unknown, so the store stops writing for good. A failed fsync is never retried: the kernel may have dropped the pages
+  and would report success.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Database:
                 raise
         except apsw.Error as error:
             raise translate(error, path) from error
-        self._readers = Readers(lambda: connect_reader(path, vfs))
+        self._readers = Readers(lambda: connect_reader(path, vfs), self.fail)
         self._log_pages = 0
         self._truncate_at = TRUNCATE_PAGES
         self._writer.set_wal_hook(self._note_log)

@@ -21,10 +21,13 @@ CLOSE_SECONDS = 5.0
 
 
 class Readers:
-    """`connect` opens a read-only connection."""
+    """`connect` opens a read-only connection. `on_damage` gets the StoreFailed of a read that met a damaged page."""
 
-    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+    def __init__(
+        self, connect: Callable[[], apsw.Connection], on_damage: Callable[[StoreFailed], None] = lambda failure: None
+    ) -> None:
         self._connect = connect
+        self._on_damage = on_damage
         self._idle: list[apsw.Connection] = []
         self._active: set[apsw.Connection] = set()
         self._changed = threading.Condition()
@@ -52,7 +55,10 @@ class Readers:
                 self._local.connection = None
                 self._give_back(connection)
         except (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.CantOpenError) as error:
-            raise StoreFailed(f"the database cannot be read: {error}; run `thread verify`") from error
+            failure = StoreFailed(f"the database cannot be read: {error}; run `thread verify`")
+            if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+                self._on_damage(failure)
+            raise failure from error
         except apsw.InterruptError as error:
             raise StoreFailed("the store is closing") from error
 

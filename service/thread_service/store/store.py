@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,6 +26,8 @@ from thread_service.store.resident import Resident
 from thread_service.store.scrub import Scrub
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 LONGEST_REST_SECONDS = 1.0
 """Of a verification, which rests after each slice as long as that took."""
@@ -108,7 +111,10 @@ class Store(Disk):
         """
         source = backup.Source(self.node_id, self.path, self.read, self.segments.is_full, self._refuse_when_closing)
         with self._compactor.paused():
-            return backup.take(source, target, progress)
+            taken = backup.take(source, target, progress)
+        if taken["damage"]:
+            _log.error("%s is set aside, its database is damaged: %s", taken["backup"], taken["damage"][0])
+        return taken
 
     def stop_verifying(self) -> None:
         """Before `close`, so that nobody waits for a verification or a backup."""

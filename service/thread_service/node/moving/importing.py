@@ -2,6 +2,7 @@
 
 Each document goes through the same steps as a deposit, in the order of the records, many in a transaction. One that the
 owner has already is left as it is; so an import that was cut off is begun again and goes on, and nothing is replaced.
+A record at fault costs nothing but itself: it is named, and the others are filed.
 """
 
 from __future__ import annotations
@@ -11,18 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import apsw
-import numpy as np
-from numpy.typing import NDArray
 
 from thread_service.errors import InvalidRequest, ThreadError
-from thread_service.node.filing import check
 from thread_service.node.moving import records
-from thread_service.node.moving.records import Document, End, Group, Header, Owner, Record, Unread
-from thread_service.node.operations import DocumentIn, PartitionIn, owner_id
-from thread_service.store import contents, documents, graph, group_tags, pending, policies, registry, sql
+from thread_service.node.moving.checks import Vectors, check, checked, said_graph
+from thread_service.node.moving.records import Document, End, Group, Header, Line, Owner, Record, Unread
+from thread_service.node.operations import owner_id
+from thread_service.store import contents, documents, group_tags, pending, policies, registry, sql
 from thread_service.store.changes import Changes
 from thread_service.store.disk import Disk
-from thread_service.store.pending import SaidGraph
 from thread_service.text import policy
 from thread_service.text.ids import content_digest
 
@@ -56,17 +54,18 @@ class Imported:
         }
 
 
-def file_records(disk: Disk, found: Iterable[Record | Unread]) -> Imported:
+def file_records(disk: Disk, found: Iterable[Record | Line | Unread]) -> Imported:
     """File every record. Blocking. What `found` raises passes through; what was filed until then stays.
 
     StorageFull, StoreFailed: as for any write.
     """
     done = Imported()
-    waiting: list[Document] = []
+    waiting: list[_Waiting] = []
     size = 0
-    for record in found:
+    for each in found:
+        record, where = (each.record, f"line {each.number}: ") if isinstance(each, Line) else (each, "")
         if isinstance(record, Document):
-            waiting.append(record)
+            waiting.append(_Waiting(record, f"{where}document {record.id!a} of {record.owner!a}"))
             size += sum(map(len, record.texts))
             if len(waiting) >= DOCUMENTS_AT_ONCE or size >= BYTES_AT_ONCE:
                 _file(disk, waiting, done)
@@ -74,23 +73,45 @@ def file_records(disk: Disk, found: Iterable[Record | Unread]) -> Imported:
         elif isinstance(record, Unread):
             done.note(record)
         elif not isinstance(record, Header | End):
-            _settle(disk, record, done)
+            _settle(disk, record, f"{where}{_named(record)}", done)
     _file(disk, waiting, done)
     return done
 
 
-def _settle(disk: Disk, record: Owner | Group | records.Policy, done: Imported) -> None:
-    def work(connection: apsw.Connection, changes: Changes) -> None:
-        if isinstance(record, Owner):
-            before = registry.owner_key(connection, owner_id(record.id))
-            registry.ensure_owner(connection, owner_id(record.id))
-            done.owners += before is None
-        elif isinstance(record, Group):
-            done.groups += _ensure_group(connection, record)
-        elif sql.value(connection, "SELECT 1 FROM policy") is None:
-            policies.write(connection, _policy(record))
+def _named(record: Owner | Group | records.Policy) -> str:
+    if isinstance(record, Owner):
+        return f"owner {record.id!a}"
+    return f"group {record.id!a} of {record.owner!a}" if isinstance(record, Group) else "policy"
 
-    disk.write(work).result()
+
+def _not_filed(item: str, error: Exception) -> Unread:
+    return Unread(item, f"could not be filed: {type(error).__name__}: {error}")
+
+
+def _settle(disk: Disk, record: Owner | Group | records.Policy, item: str, done: Imported) -> None:
+    def work(connection: apsw.Connection, changes: Changes) -> bool:
+        if isinstance(record, Owner):
+            is_new = registry.owner_key(connection, owner_id(record.id)) is None
+            registry.ensure_owner(connection, owner_id(record.id))
+            return is_new
+        if isinstance(record, Group):
+            return _ensure_group(connection, record)
+        if sql.value(connection, "SELECT 1 FROM policy") is None:
+            policies.write(connection, _policy(record))
+        return False
+
+    try:
+        check(record)
+        is_new = disk.write(work).result()
+    except InvalidRequest as error:
+        done.note(Unread(item, str(error)))
+    except ThreadError:
+        raise
+    except Exception as error:
+        done.note(_not_filed(item, error))
+    else:
+        done.owners += is_new and isinstance(record, Owner)
+        done.groups += is_new and isinstance(record, Group)
 
 
 def _ensure_group(connection: apsw.Connection, record: Group) -> bool:
@@ -125,70 +146,48 @@ def _policy(record: records.Policy) -> policy.Policy:
 # ---------------------------------------------------------------------------------------------------- documents
 
 
-def _file(disk: Disk, waiting: list[Document], done: Imported) -> None:
-    ready: list[tuple[Document, list[NDArray[np.float32] | None]]] = []
-    for record in waiting:
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """`item`: how it is named when it cannot be filed."""
+
+    record: Document
+    item: str
+
+
+def _file(disk: Disk, waiting: list[_Waiting], done: Imported) -> None:
+    ready: list[tuple[_Waiting, Vectors]] = []
+    for each in waiting:
         try:
-            ready.append((record, _checked(record)))
+            ready.append((each, checked(each.record)))
         except InvalidRequest as error:
-            done.note(Unread(f"document {record.id!a} of {record.owner!a}", str(error)))
+            done.note(Unread(each.item, str(error)))
     if not ready:
         return
 
     def work(connection: apsw.Connection, changes: Changes) -> int:
-        return sum(_file_one(connection, record, vectors, changes) for record, vectors in ready)
+        return sum(_file_one(connection, each.record, vectors, changes) for each, vectors in ready)
 
     try:
         filed = disk.write(work, is_large=True).result()
     except ThreadError:
         raise
     except Exception as error:
-        _file_apart(disk, [record for record, _ in ready], done, error)
+        _file_apart(disk, [each for each, _ in ready], done, error)
         return
     done.documents += filed
     done.skipped += len(ready) - filed
 
 
-def _file_apart(disk: Disk, filed: list[Document], done: Imported, error: Exception) -> None:
+def _file_apart(disk: Disk, filed: list[_Waiting], done: Imported, error: Exception) -> None:
     """One of them is at fault: each alone, so that the others are filed."""
     if len(filed) > 1:
-        for record in filed:
-            _file(disk, [record], done)
+        for each in filed:
+            _file(disk, [each], done)
     else:
-        what = f"could not be filed: {type(error).__name__}: {error}"
-        done.note(Unread(f"document {filed[0].id!a} of {filed[0].owner!a}", what))
+        done.note(_not_filed(filed[0].item, error))
 
 
-def _checked(record: Document) -> list[NDArray[np.float32] | None]:
-    """Its vectors, one entry for each text. InvalidRequest: it could not have been filed."""
-    if not record.id:
-        raise InvalidRequest.field("id", "is empty")
-    vectors: list[NDArray[np.float32] | None] = [None] * len(record.texts)
-    if record.vectors is not None:
-        if any(data is not None and len(data) % 4 for data in record.vectors):
-            raise InvalidRequest.field("vectors", "are no float32 numbers")
-        vectors = [None if data is None else np.frombuffer(data, "<f4").astype(np.float32) for data in record.vectors]
-    if record.urls is not None and len(record.urls) != len(record.texts):
-        raise InvalidRequest.field("urls", "has another number of entries than texts")
-    if not set(record.group_tags) <= set(record.groups) >= {record.primary_group} - {None}:
-        raise InvalidRequest.field("groups", "lacks a group that is named beside it")
-    partitions = () if record.vectors is None else tuple(PartitionIn(vector) for vector in vectors)
-    check(0, DocumentIn(tuple(record.texts), record.id, partitions=partitions))
-    said = _said(record)
-    if said.kept is not None:
-        graph.kept_contribution(said.kept)
-    return vectors
-
-
-def _said(record: Document) -> SaidGraph:
-    if record.waiting is not None:
-        return record.waiting
-    return SaidGraph(None, []) if record.graph is None else SaidGraph([], [], record.graph)
-
-
-def _file_one(
-    connection: apsw.Connection, record: Document, vectors: list[NDArray[np.float32] | None], changes: Changes
-) -> bool:
+def _file_one(connection: apsw.Connection, record: Document, vectors: Vectors, changes: Changes) -> bool:
     """False when the owner has it already."""
     owner_key = registry.ensure_owner(connection, owner_id(record.owner))
     if documents.find(connection, owner_key, record.id) is not None:
@@ -209,7 +208,7 @@ def _file_one(
     for group_id, tags in record.group_tags.items():
         group_tags.add(connection, document_key, groups[group_id], tags)
     documents.set_access(connection, [document_key], record.access, changes)
-    pending.enqueue(connection, document_key, _said(record))
+    pending.enqueue(connection, document_key, said_graph(record))
     return True
 
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 
 from thread_service.errors import InvalidRequest
-from thread_service.node.moving.records import VERSION, Document, End, Group, Header, Owner, Record, Unread
+from thread_service.node.moving.records import VERSION, Document, End, Group, Header, Line, Owner, Record, Unread
 from thread_service.store.files import OsFiles
 from thread_service.store.verification import Progress
 
@@ -63,8 +63,8 @@ def read_header(path: Path) -> Header:
     return header
 
 
-def read(path: Path, progress: Progress) -> Iterator[Record | Unread]:
-    """Every record but the header; in the place of a line that is none, what is wrong with it. OSError."""
+def read(path: Path, progress: Progress) -> Iterator[Line | Unread]:
+    """Every record but the header, by its line; in the place of a line that is none, what is wrong with it. OSError."""
     counts = {"owners": 0, "groups": 0, "documents": 0}
     end: End | None = None
     size = max(1, path.stat().st_size)
@@ -80,7 +80,7 @@ def read(path: Path, progress: Progress) -> Iterator[Record | Unread]:
             try:
                 record = _decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                yield Unread(f"line {number}", str(error))
+                yield Unread(f"line {number}", _why(error))
                 continue
             counts["owners"] += isinstance(record, Owner)
             counts["groups"] += isinstance(record, Group)
@@ -88,12 +88,18 @@ def read(path: Path, progress: Progress) -> Iterator[Record | Unread]:
             if isinstance(record, End):
                 end = record
             elif not isinstance(record, Header):
-                yield record
+                yield Line(number, record)
             progress("reading records", done / size)
     if end is None:
         yield Unread("end", f"is missing: the file ends early, after {counts['documents']} documents")
     elif (missing := {name: getattr(end, name) - count for name, count in counts.items()}) and any(missing.values()):
         yield Unread("end", f"says that there were more or fewer records: {_differences(missing)}")
+
+
+def _why(error: Exception) -> str:
+    """The decoder's sentence, such as "Expected `str`, got `int` - at `$.label`", with the field first."""
+    what, found, path = str(error).rpartition(" - at `$.")
+    return f"{path.rstrip('`')}: {what[:1].lower()}{what[1:]}" if found else str(error)
 
 
 def _skip_line(file: BinaryIO) -> int:

@@ -88,6 +88,13 @@ Record = Header | Policy | Owner | Group | Document | End
 """Decoded, any of them; a line that is none of them is a `msgspec.DecodeError`."""
 
 
+class Line(msgspec.Struct, frozen=True):
+    """A record, and the number of the line that it stands on."""
+
+    number: int
+    record: Record
+
+
 class Unread(msgspec.Struct, frozen=True):
     """Something that could not be read, or not be filed: which, and why."""
 

@@ -6,6 +6,7 @@ A backup is a directory of the layout of a node's own, with a manifest that is w
         LOCK
         2026-07-05T10-11-12.345Z/   one backup
             thread.db   vectors/NNNNNN.f32   manifest.json
+        2026-07-06T10-11-12.345Z-quarantined/   one whose database was damaged when it was taken
 """
 
 from thread_service.store.backup.checking import check

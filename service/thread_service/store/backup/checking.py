@@ -53,11 +53,11 @@ def _schema(place: Place) -> int | None:
 
 
 @contextlib.contextmanager
-def place_of(path: Path) -> Iterator[Place]:
-    """A directory with a database and segments that nobody writes to, to be verified."""
+def place_of(path: Path, rest: Callable[[float], None] = lambda seconds: None) -> Iterator[Place]:
+    """A directory with a database and segments that nobody writes to, to be verified. `rest`: see `Place`."""
     readers = Readers(lambda: connect_at_rest(path / "thread.db"))
     try:
-        yield Place(path, readers.read, contextlib.nullcontext, lambda seconds: None)
+        yield Place(path, readers.read, contextlib.nullcontext, rest)
     finally:
         readers.close()
 

@@ -17,6 +17,8 @@ FORMAT = 1
 NAME = "manifest.json"
 BACKUP_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}Z")
 """Of the directory of one backup: when it was begun, in UTC."""
+QUARANTINED = "-quarantined"
+"""What the name of a backup ends with that is damaged as a database: it is taken only by who names it."""
 
 
 UUID = "^[0-9A-F]{8}(-[0-9A-F]{4}){3}-[0-9A-F]{12}$"
@@ -96,9 +98,9 @@ def find(path: Path) -> Path:
 
 
 def complete(directory: Path) -> dict[Path, Manifest]:
-    """The complete backups in a directory; what is damaged or of a newer version is left out."""
+    """The complete backups in a directory; what is damaged, quarantined or of a newer version is left out."""
     found: dict[Path, Manifest] = {}
-    for path in _backups(directory):
+    for path in _directories(directory):
         try:
             found[path] = read(path)
         except StoreFailed:
@@ -108,12 +110,16 @@ def complete(directory: Path) -> dict[Path, Manifest]:
 
 def unfinished(directory: Path) -> list[Path]:
     """What attempts have left that did not end."""
-    return [path for path in _backups(directory) if not (path / NAME).exists()]
+    found = [*_directories(directory), *_directories(directory, QUARANTINED)]
+    return [path for path in found if not (path / NAME).exists()]
 
 
-def _backups(directory: Path) -> list[Path]:
+def _directories(directory: Path, ending: str = "") -> list[Path]:
+    def is_one(name: str) -> bool:
+        return name.endswith(ending) and BACKUP_NAME.fullmatch(name.removesuffix(ending)) is not None
+
     try:
-        return sorted(path for path in directory.iterdir() if BACKUP_NAME.fullmatch(path.name) and path.is_dir())
+        return sorted(path for path in directory.iterdir() if is_one(path.name) and path.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
 

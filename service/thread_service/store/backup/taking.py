@@ -3,6 +3,9 @@
 First the database, as one snapshot; then of every segment the rows that this snapshot commits, which nobody writes
 again; the manifest last. So a backup is a prefix of what was acknowledged, whatever is written meanwhile. A segment
 that is full is linked where the file system can; one that the backup before has already is linked to that.
+
+SQLite copies pages as they are, damaged ones too. So the copy of the database is looked through before it counts as a
+backup; one that is damaged is completed under a name that sets it aside, and the backups before it stay the newest.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import msgspec
 from thread_service.errors import StoreFailed
 from thread_service.store import sql, vectors
 from thread_service.store.backup import manifest
+from thread_service.store.backup.checking import place_of
 from thread_service.store.backup.copying import Advance, copy, disk_errors, sha256
 from thread_service.store.backup.manifest import FileSum, Manifest, SegmentSum
 from thread_service.store.connections import connect_at_rest
@@ -32,7 +36,7 @@ from thread_service.store.lock import DirectoryLock
 from thread_service.store.migrations import schema_version
 from thread_service.store.readers import Readers
 from thread_service.store.segments import SEGMENT_BYTES, SegmentState, capacity, file_name
-from thread_service.store.verification import COUNTED, Progress
+from thread_service.store.verification import COUNTED, Progress, damage_of_database
 
 PAGES_AT_ONCE = 1_024
 """Pages of the database that are copied between two looks at the time."""
@@ -69,8 +73,9 @@ def take(
     """Put a new backup into the directory `target`, created when missing. Blocking. What `go_on` raises passes through.
 
     `backup`: its path; `bytes` of it, and `copied_bytes`, those that were written anew; `segments` and how many of them
-    are `linked`; `counts`: rows of the main tables; `seconds`. After an error nothing of the attempt is left; after a
-    crash it has no manifest, and the next backup removes it.
+    are `linked`; `counts`: rows of the main tables; `damage`: what is wrong with the database, in sentences, for which
+    this backup is set aside; `seconds`. After an error nothing of the attempt is left; after a crash it has no
+    manifest, and the next backup removes it.
     `StorageFull`, `StoreFailed`: there is no room, it cannot be written, or what is kept cannot be read.
     """
     started = time.monotonic()
@@ -83,16 +88,15 @@ def take(
         known = {path: each for path, each in manifest.complete(target).items() if each.node_id == source.node_id}
         before = _Before(max(known), known[max(known)]) if known else None
         for _ in range(SNAPSHOTS_MAX):
-            place = _new_directory(target)
+            taking = _Taking(source, _new_directory(target), before, progress, files or OsFiles(), vfs)
             try:
                 with disk_errors(target):
-                    taken = _Taking(source, place, before, progress, files or OsFiles(), vfs)
-                    found = taken.run()
+                    found = taking.run()
                 return {**found, "seconds": round(time.monotonic() - started, 3)}
             except _Gone:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(taking.place, ignore_errors=True)
             except BaseException:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(taking.place, ignore_errors=True)
                 raise
     raise StoreFailed(f"{source.path}: segments go as fast as they are read; try again when less is cleared")
 
@@ -122,7 +126,7 @@ def _new_directory(target: Path) -> Path:
 
 @dataclass(slots=True)
 class _Taking:
-    """One attempt, into the new directory `place`."""
+    """One attempt, into the new directory `place`, which gets another name when the database turns out damaged."""
 
     source: Source
     place: Path
@@ -142,6 +146,9 @@ class _Taking:
             counts = {table: int(sql.value(connection, f"SELECT count(*) FROM {table}")) for table in COUNTED}
             committed, schema = vectors.committed(connection), schema_version(connection)
             self._copy_database(connection)
+        damage = self._damage()
+        if damage:
+            self.place = self.place.rename(self.place.with_name(f"{self.place.name}{manifest.QUARANTINED}"))
         database = self._summed_database()
         self.progress("vectors")
         self._done = 0
@@ -153,7 +160,8 @@ class _Taking:
         self.files.sync_directory(self.place / "vectors")
         self.files.sync_directory(self.place)
         self.files.sync_directory(self.place.parent)
-        whole = Manifest(manifest.FORMAT, self.source.node_id, schema, self.place.name, counts, database, segments)
+        taken_at = self.place.name.removesuffix(manifest.QUARANTINED)
+        whole = Manifest(manifest.FORMAT, self.source.node_id, schema, taken_at, counts, database, segments)
         manifest.write_whole(self.files, self.place / manifest.NAME, msgspec.json.format(msgspec.json.encode(whole)))
         return {
             "backup": str(self.place),
@@ -162,6 +170,7 @@ class _Taking:
             "segments": len(segments),
             "linked": self.linked,
             "counts": counts,
+            "damage": damage,
         }
 
     def _copy_database(self, connection: apsw.Connection) -> None:
@@ -174,6 +183,11 @@ class _Taking:
                     self.source.go_on()
                     copying.step(PAGES_AT_ONCE)
                     self._report("database", 1 - copying.remaining / max(1, copying.page_count))
+
+    def _damage(self) -> list[str]:
+        """Of the copy: what happened to it on this disk would be as bad as what was copied."""
+        with place_of(self.place, lambda _: self.source.go_on()) as place:
+            return damage_of_database(place, self.progress)
 
     def _summed_database(self) -> FileSum:
         path = self.place / "thread.db"

@@ -4,6 +4,6 @@
 """
 
 from thread_service.store.verification.look import Place, Progress
-from thread_service.store.verification.run import CHECKS, COUNTED, at_rest, counts_of, verify
+from thread_service.store.verification.run import CHECKS, COUNTED, at_rest, counts_of, damage_of_database, verify
 
-__all__ = ["CHECKS", "COUNTED", "Place", "Progress", "at_rest", "counts_of", "verify"]
+__all__ = ["CHECKS", "COUNTED", "Place", "Progress", "at_rest", "counts_of", "damage_of_database", "verify"]

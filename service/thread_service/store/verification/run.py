@@ -52,6 +52,8 @@ CHECKS: dict[str, Callable[[Look], None]] = {
 }
 """In this order; each goes on where another has found damage."""
 
+SENTENCES_MAX = 50
+
 COUNTED = (
     "owners", "groups", "documents", "contents", "partitions", "vectors", "segments", "entities", "relationships",
     "predicates", "mentions", "pending",
@@ -83,6 +85,13 @@ def verify(
         "counts": counts_of(place),
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def damage_of_database(place: Place, progress: Progress) -> list[str]:
+    """What SQLite finds wrong with the file of the database, in sentences; the first of them when they are many."""
+    findings = Findings()
+    pages.check(Look(place, "database", findings, progress, full=False))
+    return [damage.as_json()["sentence"] for damage in findings.named[:SENTENCES_MAX]]
 
 
 def counts_of(place: Place) -> dict[str, int]:
