@@ -6,7 +6,7 @@ be copied when more come. Both are immutable, so that searches need no lock: mor
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,6 +58,13 @@ class Codes:
     def all_rows(self) -> Int64:
         """int64[coded_rows], ascending."""
         return np.sort(np.concatenate([*ids_of(self.base), *ids_of(self.fresh)]))
+
+    @property
+    def is_whole(self) -> bool:
+        return True
+
+    def completed(self, gather: Callable[[Int64], Iterable[Piece]]) -> Codes:
+        return self
 
     def grown(self, pieces: Iterable[Piece], stop: int) -> Codes:
         """With the codes of `pieces` beside the old ones; rows below `stop` are covered then."""

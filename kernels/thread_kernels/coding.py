@@ -68,6 +68,13 @@ class AnyCodes(Protocol):
     def list_sizes(self) -> Int64:
         """int64[lists]"""
 
+    @property
+    def is_whole(self) -> bool:
+        """False where a restart has not brought back all that should lie beside the codes."""
+
+    def completed(self, gather: Callable[[Int64], Iterable[Piece]]) -> Self:
+        """With what was not brought back, made of what `gather` gives of int64[n] rows, which ascend."""
+
     def grown(self, pieces: Iterable[Piece], stop: int) -> Self:
         """With the codes of `pieces`, which are the rows from `rows` on; rows below `stop` are covered then."""
 

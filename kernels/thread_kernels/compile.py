@@ -155,7 +155,14 @@ def _scan_exact(architecture: int, dtype: str, queries: int) -> Resources:
 def _block_distances(architecture: int, blocks: int) -> Resources:
     from thread_kernels import rescore
 
-    types = {"queries": "*fp32", "values": "*fp16", "scales": "*fp32", "rows": "*i64", "distances": "*fp32"}
+    types = {
+        "queries": "*fp32",
+        "values": "*fp16",
+        "scales": "*fp32",
+        "squares": "*fp32",
+        "rows": "*i64",
+        "distances": "*fp32",
+    }
     return _compiled(rescore.block_distances_kernel, types, rescore.constants(_WIDTH, blocks), architecture)
 
 

@@ -7,11 +7,13 @@ kernels compiled for the CPU, that needs no GPU.
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from math import prod
+from pathlib import Path
 from threading import RLock
 from typing import Any, Protocol
 
@@ -26,6 +28,9 @@ from thread_kernels.scan_exact import Packed
 from thread_kernels.selection import Array, Launch
 
 _log = logging.getLogger(__name__)
+
+
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 class OutOfRoom(MemoryError):
@@ -105,6 +110,15 @@ class Device(Protocol):
 
     def is_lost(self, error: Exception) -> bool:
         """Whether nothing on the device can be trusted after this error."""
+
+
+def main_memory_bytes(limit: Path = _CONTAINER_LIMIT) -> int:
+    """Of the machine, or what the container may take of it: the number in `limit`, if there is one."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(installed, int(limit.read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return installed
 
 
 class Residence:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ class DeviceCodes:
     """int64[n], ascending: the rows of the table that have a code"""
     rows: int
     filters: DeviceFilters
+    is_whole: bool
 
     @classmethod
     def of(
@@ -53,11 +54,14 @@ class DeviceCodes:
         vectors: Vectors | None,
         numbers: Int64,
         rows: int,
+        *,
         sets: ResidentSets | None = None,
+        is_whole: bool = True,
     ) -> DeviceCodes:
-        """`sets`: those of a version whose rows all lie where they did."""
+        """`sets`: those of a version whose rows all lie where they did. `is_whole`: vectors are missing for want of
+        room only."""
         filters = DeviceFilters(codebook.residence, numbers, sets or ResidentSets(codebook.residence))
-        return cls(codebook, tiles, vectors, numbers, rows, filters)
+        return cls(codebook, tiles, vectors, numbers, rows, filters, is_whole)
 
     @classmethod
     def empty(cls, codebook: DeviceCodebook, with_vectors: bool) -> DeviceCodes:
@@ -85,6 +89,20 @@ class DeviceCodes:
     def list_sizes(self) -> Int64:
         return np.array([len(self.numbers)])
 
+    def completed(self, gather: Callable[[Int64], Iterable[Piece]]) -> DeviceCodes:
+        vectors = _while_room(lambda: self._gathered(gather), len(self.numbers))
+        return replace(self, vectors=vectors, is_whole=True)
+
+    def _gathered(self, gather: Callable[[Int64], Iterable[Piece]]) -> Vectors:
+        """The vectors of all rows that have a code; those that are gone count as no row."""
+        with self._residence.using():
+            vectors = Vectors.none(self._residence, self.codebook.width).with_room(len(self.numbers))
+        parts = ((piece.rows, piece.vectors) for piece in gather(self.numbers))
+        for _, found in _batches(parts, self.codebook.width):
+            with self._residence.using() as device:
+                vectors = vectors.and_vectors(device.tensor(device.upload(found)))
+        return vectors
+
     def grown(self, pieces: Iterable[Piece], stop: int) -> DeviceCodes:
         """With the codes of `pieces`, which are the rows from `rows` on; rows below `stop` are covered then.
 
@@ -95,13 +113,16 @@ class DeviceCodes:
         with self._residence.using():
             vectors = _while_room(lambda: vectors and vectors.with_room(room), room)
             tiles = tiles.with_room(room)
-        for rows, found in _batches(pieces, self.codebook.width):
+        for rows, found in _batches(_there(pieces), self.codebook.width):
             with self._residence.using() as device:
                 uploaded = device.tensor(device.upload(found))
                 tiles = tiles.and_codes(device.array(self.codebook.encode(uploaded)))
                 vectors = vectors and vectors.and_vectors(uploaded)
             numbers.append(rows)
-        return DeviceCodes.of(self.codebook, tiles, vectors, np.concatenate(numbers), stop, self.filters.sets)
+        sets, is_whole = self.filters.sets, self.is_whole
+        return DeviceCodes.of(
+            self.codebook, tiles, vectors, np.concatenate(numbers), stop, sets=sets, is_whole=is_whole
+        )
 
     merged = grown
 
@@ -114,7 +135,7 @@ class DeviceCodes:
         with self._residence.using():
             tiles = self.tiles.only(places)
             vectors = _while_room(lambda: self.vectors and self.vectors.only(places), len(places))
-        return DeviceCodes.of(self.codebook, tiles, vectors, self.numbers[kept], self.rows)
+        return DeviceCodes.of(self.codebook, tiles, vectors, self.numbers[kept], self.rows, is_whole=self.is_whole)
 
     def lists_near(self, rotated: Float32) -> Int64:
         return np.zeros((len(rotated), 1), dtype=np.int64)
@@ -235,17 +256,23 @@ def _while_room(make: Callable[[], Vectors | None], rows: int) -> Vectors | None
         return None
 
 
-def _batches(pieces: Iterable[Piece], width: int) -> Iterator[tuple[Int64, Float32]]:
-    """The rows of `pieces` that pass and are not gone, and their vectors, many at a time."""
-    rows: list[Int64] = []
-    vectors: list[Float32] = []
-    most = max(1, _UPLOADED_BYTES // (4 * width))
+def _there(pieces: Iterable[Piece]) -> Iterator[tuple[Int64, Float32]]:
+    """The rows of each piece that pass and are not gone, and their vectors."""
     for piece in pieces:
         kept = ~np.isnan(piece.squares)
         if piece.mask is not None:
             kept &= piece.mask
-        rows.append(piece.rows[kept])
-        vectors.append(piece.vectors[kept])
+        yield piece.rows[kept], piece.vectors[kept]
+
+
+def _batches(parts: Iterable[tuple[Int64, Float32]], width: int) -> Iterator[tuple[Int64, Float32]]:
+    """The same rows and vectors, many at a time."""
+    rows: list[Int64] = []
+    vectors: list[Float32] = []
+    most = max(1, _UPLOADED_BYTES // (4 * width))
+    for numbers, found in parts:
+        rows.append(numbers)
+        vectors.append(found)
         if sum(map(len, rows)) >= most:
             yield np.concatenate(rows), np.concatenate(vectors)
             rows, vectors = [], []

@@ -7,7 +7,6 @@ memory that is taken once. There are no CUDA graphs: whether they pay can only b
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from thread_kernels import device_costs, encode, lookup, rescore, scan_exact, scan_lut
+from thread_kernels.device import main_memory_bytes
 from thread_kernels.interface import EngineUnavailable
 from thread_kernels.lookup import Centroids
 from thread_kernels.selection import Array
@@ -31,8 +31,6 @@ _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, and CUDA_ERROR_OUT_OF_MEMORY of
 _TIMES = 5
 _PINNED_SHARE = 0.25
 """Of main memory: it cannot be given to others, and the system needs the rest."""
-_BEFORE_OTHERS = -1
-"""Priority of a stream: a search is shorter than what it overtakes."""
 _STAGED_BYTES, _ALIGNED = 16 << 20, 64
 
 
@@ -58,15 +56,15 @@ class CudaDevice:
         self.name = f"{properties.name} (cuda:0)"
         self.scan_exact = scan_exact.TritonLaunch()
         self.memory_bytes = int(share * properties.total_memory)
-        self.pinned_bytes = int(_PINNED_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        self.pinned_bytes = int(_PINNED_SHARE * main_memory_bytes())
         self._costs: dict[int, device_costs.DeviceCosts] = {}
-        self._torch_stream = torch.cuda.Stream(priority=_BEFORE_OTHERS)
-        self._stream = cupy.cuda.ExternalStream(self._torch_stream.cuda_stream)
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._stream_of_torch = torch.cuda.ExternalStream(self._stream.ptr)
         self._staging = _Staging()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        with torch.cuda.stream(self._torch_stream), self._stream:
+        with torch.cuda.stream(self._stream_of_torch), self._stream:
             yield
 
     def upload(self, values: npt.NDArray[Any]) -> Array:
@@ -129,10 +127,10 @@ class CudaDevice:
         return isinstance(error, own) or (isinstance(error, RuntimeError) and "CUDA" in str(error))
 
     def _seconds(self, work: Callable[[], object]) -> float:
-        self._torch_stream.synchronize()
+        self._stream.synchronize()
         started = time.perf_counter()
         work()
-        self._torch_stream.synchronize()
+        self._stream.synchronize()
         return time.perf_counter() - started
 
 

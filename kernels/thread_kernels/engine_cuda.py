@@ -114,9 +114,11 @@ class CudaTable(CodedTable):
     def restore(self, data: bytes, count: int) -> range:
         self._check_restorable()
         try:
-            return self._restored(saved_cuda.load(self._residence, data, count, self.width), count)
+            rows = self._restored(saved_cuda.load(self._residence, data, count, self.width), count)
         except (DeviceLost, OutOfRoom) as error:
             raise DamagedCodes(f"the saved codes cannot be loaded: {error}") from error
+        self.compression.wake()
+        return rows
 
     def _listed(
         self,

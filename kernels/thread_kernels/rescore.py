@@ -33,8 +33,8 @@ def block_distances(queries: torch.Tensor, table: Packed, rows: torch.Tensor, bl
     """The distance of each of float32[q, width] `queries` from the rows of `table` named in its line of `rows`.
 
     That is the sum, over `blocks` equal blocks of the vector, of the Euclidean distance inside the block. `rows` is
-    int64[q, r], or int64[1, r] for all queries alike; NO_ROW where there are fewer. Returns float32[q, r]. ValueError
-    for other shapes or types; row numbers are not checked.
+    int64[q, r], or int64[1, r] for all queries alike; NO_ROW where there are fewer. Returns float32[q, r], infinity for
+    NO_ROW and for a row of NaN, one that is gone. ValueError for other shapes or types; row numbers are not checked.
     """
     (count, width), listed = queries.shape, rows.shape[1]
     if table.values.shape[1] < width or len(rows) not in (1, count) or width % blocks:
@@ -50,6 +50,7 @@ def block_distances(queries: torch.Tensor, table: Packed, rows: torch.Tensor, bl
             queries.contiguous(),
             table.values,
             table.scales,
+            table.squares,
             rows.contiguous(),
             distances,
             listed,
@@ -76,8 +77,9 @@ def errors_of(distances: torch.Tensor, table: Packed, rows: torch.Tensor, width:
 
     Half a unit in the last place for each of the additions, and what squares too small for float32 leave out.
     """
-    lengths = table.squares[rows.clamp(min=0)].masked_fill(rows == NO_ROW, 0).amax(dim=1, keepdim=True).sqrt()
-    largest = distances.masked_fill(distances.isinf(), 0).amax(dim=1, keepdim=True)
+    is_row = distances.isfinite()
+    lengths = torch.where(is_row, table.squares[rows.clamp(min=0)], 0).amax(dim=1, keepdim=True).sqrt()
+    largest = torch.where(is_row, distances, 0).amax(dim=1, keepdim=True)
     lost = (width * blocks * _SMALLEST) ** 0.5
     errors: torch.Tensor = _ROUNDING * blocks**0.5 * lengths + (width + 32) * 2.0**-24 * largest + lost
     return errors
@@ -104,6 +106,7 @@ def block_distances_kernel(
     queries: tl.tensor,
     values: tl.tensor,
     scales: tl.tensor,
+    squares: tl.tensor,
     rows: tl.tensor,
     distances: tl.tensor,
     listed: tl.tensor,
@@ -125,6 +128,8 @@ def block_distances_kernel(
     row = tl.load(rows + query * line_stride + place, mask=is_place, other=-1)
     is_row = row >= 0
     row_start = values + (row * row_stride)[:, None]
+    square = tl.load(squares + row, mask=is_row, other=0.0)
+    is_row = is_row & (square == square)
     scale = tl.load(scales + row, mask=is_row, other=0.0)[:, None]
     component = tl.arange(0, COMPONENTS)
 

@@ -1,7 +1,7 @@
 """The codes of a CUDA table as bytes, to outlive the process: its rotation, centroids and codes.
 
 Nothing in them belongs to the card that wrote them. The whole vectors are not among them: a restored table is scanned
-by codes until its codebook is trained again.
+by codes alone until they have been read from the store, which is done in the background.
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ def load(residence: Residence, data: bytes, count: int, width: int) -> Compresse
         tiles = Tiles.none(residence).with_room(count)
         for start in range(0, count, _MOVED_ROWS):
             tiles = tiles.and_codes(device.upload(codes[start : start + _MOVED_ROWS]))
-    found = DeviceCodes.of(codebook, tiles, None, np.arange(count), count)
+    found = DeviceCodes.of(codebook, tiles, None, np.arange(count), count, is_whole=False)
     return Compressed(found, **saved_parts.measured(header))

@@ -75,8 +75,10 @@ class HostDevice:
     @contextmanager
     def working(self) -> Iterator[None]:
         before, self.is_working = self.is_working, True
-        yield
-        self.is_working = before
+        try:
+            yield
+        finally:
+            self.is_working = before
 
     def scan_lut(self, scan: scan_lut.Scan, bounds: Array, tile_stride: int, keys: Array, counts: Array) -> None:
         self.fail(scan.queries)
@@ -131,9 +133,10 @@ class HostDevice:
         self.counts["block_distances"] += 1
         self.fail(len(queries))
         width = queries.shape[1]
-        listed = table.values[rows.clamp(min=0), :width].float() * table.scales[rows.clamp(min=0)][..., None]
+        at = rows.clamp(min=0)
+        listed = table.values[at, :width].float() * table.scales[at][..., None]
         apart = (listed - queries[:, None]).unflatten(2, (blocks, width // blocks)).norm(dim=3).sum(dim=2)
-        return apart.masked_fill(rows < 0, torch.inf)
+        return apart.masked_fill((rows < 0) | table.squares[at].isnan(), torch.inf)
 
     def seconds(self, work: Callable[[], object]) -> float:
         started = time.perf_counter()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,7 +40,9 @@ def coded(made: tuple[CudaTable, HostDevice]) -> tuple[CudaTable, HostDevice]:
     return made
 
 
-def new_table(store: Store | None = None, **options: object) -> tuple[CudaTable, HostDevice]:
+def new_table(
+    store: Callable[[np.ndarray], np.ndarray] | None = None, **options: object
+) -> tuple[CudaTable, HostDevice]:
     from host_device import host_device
 
     from thread_kernels.engine_cuda import CudaEngine
@@ -300,7 +303,7 @@ def test_large_batches_are_scanned_by_whole_vectors_where_that_is_faster() -> No
     table.close()
 
 
-def test_saved_codes_are_restored_without_reading_a_vector() -> None:
+def test_saved_codes_are_restored_and_the_vectors_beside_them_read_again() -> None:
     store = Store(WIDTH)
     table, _ = new_table(store)
     grow(table, VECTORS[:1_000], store)
@@ -311,13 +314,48 @@ def test_saved_codes_are_restored_without_reading_a_vector() -> None:
 
     kept = Store(WIDTH)
     kept.put(VECTORS[saved.rows])
-    other, _ = new_table(kept)
+    may_read = Event()
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        assert may_read.wait(60) or len(rows) < 500
+        return kept(rows)
+
+    other, _ = new_table(read)
     assert other.restore(saved.data, len(saved.rows)) == range(998)
-    assert (kept.read, other.stats().coded_rows) == (0, 998)
+    current = other.compression.current
+    assert current is not None
+    assert current.codes.vectors is None
+    assert (kept.read, other.stats().coded_rows, other.stats().state) == (0, 998, "training")
+    may_read.set()
+    assert other.compression.wait(60)
+    assert kept.read == 998
+    codes = other.compression.current.codes
+    assert codes.vectors.rows == 998
+    assert codes.tiles is current.codes.tiles
     for one, two in zip(before, other.search(QUERIES, 10, [None] * 72), strict=True):
         np.testing.assert_array_equal(one.rows, saved.rows[two.rows])
     grow(other, VECTORS[1_000:1_200], kept)
-    assert other.stats().coded_rows == 1_198
+    assert other.stats().coded_rows == other.compression.current.codes.vectors.rows == 1_198
+    for each in (table, other):
+        each.close()
+
+
+def test_a_restored_table_without_room_for_vectors_is_searched_by_codes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(WIDTH)
+    table, _ = new_table(store)
+    grow(table, VECTORS[:1_000], store)
+    saved = table.save()
+    assert saved is not None
+    monkeypatch.setattr("thread_kernels.device_rows._FEWEST", 60_000)
+    other, _ = new_table(store, memory_bytes=15_000_000, pinned_bytes=0)
+    other.restore(saved.data, 1_000)
+    assert other.compression.wait(60)
+    assert other.compression.current.codes.vectors is None
+    assert caplog.text.count("nor in main memory") == 1
+    found = other.search(QUERIES, 10, [None] * 72)
+    assert recall(found, nearest_of(VECTORS[:1_000], QUERIES, 10)) >= 0.95
     for each in (table, other):
         each.close()
 

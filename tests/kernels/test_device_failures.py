@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,16 @@ def new_engine(**options: Any) -> tuple[CudaEngine, HostDevice]:
 
 def lines(caplog: pytest.LogCaptureFixture, words: str) -> int:
     return sum(words in record.getMessage() for record in caplog.records)
+
+
+def test_a_container_may_take_less_than_the_machine_has(tmp_path: Path) -> None:
+    from thread_kernels.device import main_memory_bytes
+
+    installed = main_memory_bytes(tmp_path / "none")
+    assert installed > 1 << 28
+    for limit, expected in (("1048576\n", 1 << 20), ("max\n", installed), (f"{installed + 1}\n", installed)):
+        (tmp_path / "memory.max").write_text(limit)
+        assert main_memory_bytes(tmp_path / "memory.max") == expected
 
 
 def test_vectors_that_do_not_fit_stay_in_main_memory_and_codes_go_next(

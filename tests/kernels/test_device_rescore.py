@@ -105,6 +105,14 @@ def test_the_error_of_rounding_is_reached_and_not_much_over_said(distances: Dist
     assert 0.99 * errors[0, 0] < found[0, 0] <= errors[0, 0]
 
 
+def test_rows_that_are_gone_are_infinitely_far(distances: Distances) -> None:
+    queries, vectors = sample(2, 5, 12)
+    vectors[1], vectors[3, 7] = np.nan, np.nan
+    found, errors = distances(queries, vectors, np.array([[0, 1, 3], [-1, 3, 1]]), 4)
+    assert np.isinf(found).tolist() == [[False, True, True], [True, True, True]]
+    assert (errors < 0.1).all()
+
+
 def test_no_rows_and_no_queries_have_no_distances(distances: Distances, rescore: ModuleType, torch: ModuleType) -> None:
     from thread_kernels.scan_exact import pack
 
