@@ -156,6 +156,13 @@ SCAN_SECONDS = _declared("counter", "thread_scan_seconds_total", "Time spent sca
 ENGINE_LOST = _declared(
     "gauge", "thread_engine_lost", "Whether the engine has lost its GPU, so that searches are exact on the CPU."
 )
+ENGINE_MEMORY = _declared(
+    "gauge",
+    "thread_engine_memory_bytes",
+    "Memory that the tables take on a GPU, and of the main memory that it reads: device, pinned; none without one.",
+    "place",
+)
+
 _TABLE = ("purpose", "width")
 TABLE_ROWS = _declared("gauge", "thread_table_rows", "Rows that take memory, removed ones included.", *_TABLE)
 TABLE_DEAD_ROWS = _declared("gauge", "thread_table_dead_rows", "Removed rows that still take memory.", *_TABLE)

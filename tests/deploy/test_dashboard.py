@@ -32,7 +32,7 @@ WANTED = {
     *("thread_embedding_waiting_texts", "thread_scan_waiting_requests", "thread_embedding_wait_seconds_total"),
     *("thread_scan_wait_seconds_total", "thread_scan_batch_queries_count", "thread_table_rows"),
     *("thread_gpu_memory_bytes", "thread_embedding_ready", "thread_extraction_ready", "thread_session_up"),
-    *("thread_pending_documents", "thread_disk_free_bytes"),
+    *("thread_pending_documents", "thread_disk_free_bytes", "thread_engine_memory_bytes"),
 }
 """What an operator must be able to see."""
 

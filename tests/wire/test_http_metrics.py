@@ -131,6 +131,18 @@ def test_the_page_shows_the_memory_of_the_gpu_and_none_without_one(page: Page, m
     assert ("thread_gpu_memory_bytes", "0", "used") not in page()
 
 
+def test_the_page_shows_what_the_tables_take_of_a_device_and_nothing_without_one(
+    page: Page, node: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ("thread_engine_memory_bytes", "device") not in page()
+    monkeypatch.setattr(
+        node.store.resident.engine, "memory_bytes", {"device": 5 << 30, "pinned": 1 << 30}, raising=False
+    )
+    shown = page()
+    assert shown["thread_engine_memory_bytes", "device"] == 5 << 30
+    assert shown["thread_engine_memory_bytes", "pinned"] == 1 << 30
+
+
 def test_the_page_shows_how_a_table_is_compressed(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(50)]
     vectors = [unit(1, number, width=32) for number in range(50)]

@@ -91,6 +91,7 @@ def _scans(scans: ScanQueue) -> Iterable[Metric]:
 
 def _tables(store: Store) -> Iterable[Metric]:
     yield observe.ENGINE_LOST.read_one(store.resident.engine.fault is not None)
+    yield observe.ENGINE_MEMORY.read([((place,), size) for place, size in store.resident.engine.memory_bytes.items()])
     with store.resident.lock:
         tables = sorted(store.resident.tables.items())
     found = [((purpose, str(width)), resident.table.stats()) for (purpose, width), resident in tables]
