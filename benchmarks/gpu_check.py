@@ -202,7 +202,8 @@ def report(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     print(asked(connection, "GET", "/health")[1].decode())
     metrics = asked(connection, "GET", "/metrics")[1].decode().splitlines()
-    print("\n".join(line for line in metrics if line.startswith(("thread_scan_", "thread_table_", "thread_engine_", "thread_gpu_"))))
+    shown = tuple(f"thread_{part}_" for part in ("scan", "table", "engine", "gpu"))
+    print("\n".join(line for line in metrics if line.startswith(shown)))
 
 
 class EmbeddingsApi(http.server.BaseHTTPRequestHandler):
