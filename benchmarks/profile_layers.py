@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -35,14 +34,18 @@ from service_nodes import run, run_apart, started_node
 from thread_service.node.operations import DocumentIn
 
 OPTIONS: dict[str, Any] = {"graph_mode": "boost", "lexical": True}
-SAMPLES_A_SECOND = 200
+RECORD = ("record", "--rate", "100", "--nonblocking", "--function")
+"""Not blocking: a thread that is stopped to be read runs for a moment to wait again, and would be counted each time."""
 LAYERS = ("wire", "node", "search", "batching", "models", "store", "text", "kernels")
 FRAMEWORK = "HTTP framework"
+LOOP = "event loop"
 OTHER = "everything else"
 SMALLEST_SHARE = 0.005
 """Of a file, to be named."""
 _OWN = re.compile(r"thread_service/(?P<layer>\w+)[/.]|(?P<kernels>thread_kernels)/")
 _FRAMEWORK = re.compile(r"\b(uvicorn|litestar|httptools|msgspec)/")
+_COMMAND = re.compile(r"[^<>]*py-spy record [^<>]*")
+"""The picture's title, with paths of the machine."""
 _FRAME = re.compile(r"^(?P<function>.*) \((?P<file>.*?)(:\d+)?\)$")
 
 
@@ -64,13 +67,14 @@ def main() -> None:
                 "data": data.name,
                 "documents": arguments.documents,
                 "seconds": arguments.seconds,
-                "picture": f"py-spy record --format flamegraph --function --rate {SAMPLES_A_SECOND} --pid <the node>",
+                "picture": " ".join(("py-spy", *RECORD, "--format flamegraph --pid", "NODE")),
                 **shares(recording.with_suffix(".raw").read_text().splitlines()),
             }
             show(work, measured)
-            ratios = {f"share of {layer}": share for layer, share in measured["layers"].items() if share >= 0.1}
+            ratios = {"share of the model": measured["layers"]["models"]}
             path = write_results(f"profile-{work}", measured, ratios=ratios, quick=arguments.quick)
-            shutil.copyfile(recording.with_suffix(".svg"), path.with_suffix(".svg"))
+            picture = recording.with_suffix(".svg").read_text()
+            path.with_suffix(".svg").write_text(_COMMAND.sub(f"{work}: running threads of the node", picture))
             print(f"written: {path.relative_to(path.parents[2])} and its picture, .svg")
 
 
@@ -105,17 +109,16 @@ async def sample(pid: int, seconds: int, form: str, path: Path, call: Call, requ
     """Have py-spy record the node into `path` for as long, and ask one request after the other meanwhile."""
     sampler = await asyncio.create_subprocess_exec(
         str(Path(sys.executable).with_name("py-spy")),
-        *("record", "--pid", str(pid), "--duration", str(seconds), "--rate", str(SAMPLES_A_SECOND)),
-        *("--function", "--format", form, "--output", str(path)),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+        *(*RECORD, "--pid", str(pid), "--duration", str(seconds), "--format", form, "--output", str(path)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
     recording = asyncio.create_task(sampler.communicate())
     while not recording.done():
         await call(next(requests))
-    _, said = await recording
+    said, _ = await recording
     if sampler.returncode:
-        raise SystemExit(f"py-spy could not read the node: {said.decode().strip()}")
+        raise SystemExit(f"py-spy ended with {sampler.returncode}: {said.decode().strip()}")
 
 
 def searches(data: DataSet) -> Iterator[bytes]:
@@ -161,7 +164,7 @@ def shares(stacks: Iterable[str]) -> dict[str, Any]:
     total = max(1, layers.total())
     return {
         "samples": layers.total(),
-        "layers": {name: round(layers[name] / total, 4) for name in (FRAMEWORK, *LAYERS, OTHER)},
+        "layers": {name: round(layers[name] / total, 4) for name in (LOOP, FRAMEWORK, *LAYERS, OTHER)},
         "files": {
             name: round(count / total, 4) for name, count in files.most_common() if count / total >= SMALLEST_SHARE
         },
@@ -176,11 +179,13 @@ def owner_of(frames: list[str]) -> tuple[str, str]:
         own = _OWN.search(file)
         if own is not None:
             layer = "kernels" if own["kernels"] else own["layer"]
-            return (layer if layer in LAYERS else OTHER), file[own.start() :]
+            # `app` is the outermost of the loop's thread: below it there is only the loop itself, which is C.
+            return LOOP if layer == "app" else layer if layer in LAYERS else OTHER, file[own.start() :]
         framework = _FRAMEWORK.search(file)
         if framework is not None:
             return FRAMEWORK, framework[1]
-    return OTHER, OTHER
+    innermost = _FRAME.match(frames[-1])
+    return OTHER, innermost["file"] if innermost else frames[-1]
 
 
 def show(work: str, measured: dict[str, Any]) -> None:

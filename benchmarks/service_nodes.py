@@ -27,7 +27,7 @@ from thread_kernels import create_engine
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.models.local import local_embedder
 from thread_service.node.node import Node
-from thread_service.node.operations import EmbedderHealth, SearchAnswer, SearchRequest
+from thread_service.node.operations import EmbedderHealth, EngineHealth, SearchAnswer, SearchRequest
 from thread_service.settings import Settings
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
@@ -136,6 +136,9 @@ class ReadyAnswer:
 
     def embedder_health(self) -> EmbedderHealth:
         return EmbedderHealth("none", "", "ready")
+
+    def engine_health(self) -> EngineHealth:
+        return EngineHealth("cpu", None)
 
     async def search(self, _: SearchRequest) -> SearchAnswer:
         return self._answer

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from litestar.testing import TestClient
+
+from thread_service.settings import Settings
+from thread_service.wire.http import create_app
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -19,6 +23,7 @@ import growth  # noqa: E402
 import growth_data  # noqa: E402
 import harness  # noqa: E402
 import profile_layers  # noqa: E402
+import service_nodes  # noqa: E402
 
 
 @pytest.fixture
@@ -146,6 +151,23 @@ def test_growth_asks_for_names_that_were_filed() -> None:
     assert {*asked} <= {*filed}
 
 
+def test_what_is_missing_is_said_with_what_to_install() -> None:
+    with (
+        pytest.raises(SystemExit, match=r"^nothing_such is not installed: pip install -r benchmarks/\S+$") as said,
+        harness.peers(),
+    ):
+        import nothing_such  # type: ignore[import-not-found]  # noqa: F401
+    assert (BENCHMARKS.parent / str(said.value).rpartition(" ")[2]).exists()
+
+
+def test_the_front_end_is_measured_before_a_node_that_says_how_it_is_and_answers() -> None:
+    node: Any = service_nodes.ReadyAnswer()
+    with TestClient(create_app(node, Settings())) as client:
+        assert client.get("/health").json()["embedder"]["phase"] == "ready"
+        body = {"thread": {"owner_id": "ada"}, "query": "tide"}
+        assert len(client.post("/v1/search", json=body).json()["texts"]) == 10
+
+
 @pytest.mark.parametrize(
     ("stack", "owner"),
     [
@@ -156,8 +178,8 @@ def test_growth_asks_for_names_that_were_filed() -> None:
         ("f (thread_service/node/search.py);g (faiss/swigfaiss.py)", ("node", "thread_service/node/search.py")),
         ("f (thread_service/batching/scan.py);g (thread_kernels/scan.py)", ("kernels", "thread_kernels/scan.py")),
         ("f (thread_service/app.py);g (uvicorn/protocols/http/h.py)", ("HTTP framework", "uvicorn")),
-        ("f (thread_service/app.py);g (asyncio/runners.py)", ("everything else", "thread_service/app.py")),
-        ("f (threading.py)", ("everything else", "everything else")),
+        ("f (thread_service/app.py);g (asyncio/runners.py)", ("event loop", "thread_service/app.py")),
+        ("f (threading.py)", ("everything else", "threading.py")),
     ],
 )
 def test_a_sample_belongs_to_the_innermost_frame_of_the_node_or_its_framework(
