@@ -33,6 +33,9 @@ class CudaCoder:
 
     def empty(self, codebook: AnyCodebook, *, is_trial: bool) -> DeviceCodes:
         assert isinstance(codebook, DeviceCodebook)
+        if not is_trial:
+            with self._residence.using() as device:
+                device.costs(codebook.width)  # so that no search waits for it
         return DeviceCodes.empty(codebook, with_vectors=not is_trial)
 
     def seconds(self, work: Callable[[], object]) -> float:

@@ -151,18 +151,24 @@ class DeviceCodes:
         wanted: Sequence[int],
         passing: Sequence[Passing],
         blocks: int,
+        row_seconds: float,
     ) -> list[Int64]:
         """For each of float32[q, width] rows that pass its filter, in no order: those among the first of its depth that
-        may be among the nearest that are wanted, by the distance summed over so many `blocks`.
+        may be among the nearest that are wanted, by the distance summed over so many `blocks`; all of its depth where
+        ruling rows out costs more than measuring them does, at `row_seconds` each.
 
         First by their codes, or by the vectors where they are there and that is faster for so many queries.
         """
-        is_large = False
-        if self.vectors is not None and self.vectors.is_resident:
+        best_of = self._by_code
+        if self.vectors is not None:
             with self._residence.using() as device:
-                from_batch = device.costs(self.codebook.width).product_from
-                is_large = from_batch is not None and len(queries) >= from_batch
-        return self._listed(queries, depths, passing, self._by_vector if is_large else self._by_code, wanted, blocks)
+                costs = device.costs(self.codebook.width)
+            if self.vectors.is_resident and costs.product_from is not None and len(queries) >= costs.product_from:
+                best_of = self._by_vector
+            spared = sum(depth - least for depth, least in zip(depths, wanted, strict=True))
+            if spared * row_seconds <= costs.ruling_out:
+                wanted = depths
+        return self._listed(queries, depths, passing, best_of, wanted, blocks)
 
     def gather_up_to(self, queries: int) -> int:
         """Passing rows up to which it is cheaper to measure just those for so many queries than to scan all codes."""

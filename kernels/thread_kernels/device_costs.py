@@ -4,7 +4,8 @@
 
 The two crossovers that a search depends on follow: the batch from which the matrix product over whole rows
 (`scan_exact`) is faster than the scan by look-ups (`scan_lut`), and the passing rows up to which measuring just those
-is faster than scanning all. Both differ tenfold between cards, so neither is a constant.
+is faster than scanning all. So does whether ruling rows out on the device is worth its launches. They differ tenfold
+between cards, so none is a constant.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import numpy as np
 import torch
 
 from thread_kernels import scan_exact, scan_lut
-from thread_kernels.rescore import block_distances
+from thread_kernels.blockwise import block_count
+from thread_kernels.rescore import block_distances, errors_of, may_be_nearest
 from thread_kernels.selection import EVERY_ROW, TILE_ROWS, Launch, S, tile_count
 
 BATCHES = (1, 4, 16, 64, 256)
 """Queries of the launches that are timed."""
 _TIMES = 3
-_GATHERED = 16_384
+_GATHERED, _LISTED = 16_384, 128
 
 Clock = Callable[[Callable[[], object]], float]
 """Gives the seconds that some work takes on the device."""
@@ -44,6 +46,8 @@ class DeviceCosts:
     """None where there are no whole rows on the card."""
     gathered: float
     """Seconds for one row, measured in its place for one query."""
+    ruling_out: float
+    """Seconds to find out which rows of a short list may be the nearest: what that costs at least."""
 
     @property
     def product_from(self) -> int | None:
@@ -112,7 +116,8 @@ def measure(
     count = min(_GATHERED, rows)
     listed = torch.arange(count, device=device)[None] * (rows // count)
     gathered = _fastest(partial(block_distances, vectors[:1].float(), stored, listed, 1), clock)
-    costs = DeviceCosts(rows, lookups, products, gathered / count)
+    ruling_out = _fastest(partial(_rule_out, vectors[:1].float(), stored, listed[:, :_LISTED]), clock)
+    costs = DeviceCosts(rows, lookups, products, gathered / count, ruling_out)
     _log.info(
         "scans of a million rows: %.2f ms for 1 query, %.2f ms for %d; the matrix product from %s queries on; up to %d "
         "rows are gathered",
@@ -123,6 +128,14 @@ def measure(
         costs.gather_up_to(1_000_000),
     )
     return costs
+
+
+def _rule_out(queries: torch.Tensor, table: scan_exact.Packed, rows: torch.Tensor) -> None:
+    width = queries.shape[1]
+    blocks = block_count(width)
+    distances = block_distances(queries, table, rows, blocks)
+    errors = errors_of(distances, table, rows, width, blocks)
+    may_be_nearest(distances, errors, torch.ones(len(queries), dtype=torch.int64, device=queries.device))
 
 
 def _fastest(work: Callable[[], object], clock: Clock) -> float:

@@ -201,7 +201,7 @@ class CudaTable(CodedTable):
             for group in groups
             for vector in group.asked.queries
         ]
-        scanned = iter(self._scanned(codes, queries, blocks))
+        scanned = iter(self._scanned(codes, queries, blocks, groups[0].compressed.gathered_cost))
         answers = []
         for group in groups:
             rows = [next(scanned) for _ in group.members]
@@ -214,11 +214,13 @@ class CudaTable(CodedTable):
                 answers.append([(each, False) for each in beside])
         return answers
 
-    def _scanned(self, codes: DeviceCodes, queries: Sequence[_Query], blocks: int) -> list[Int64 | None]:
+    def _scanned(
+        self, codes: DeviceCodes, queries: Sequence[_Query], blocks: int, row_seconds: float
+    ) -> list[Int64 | None]:
         """The rows that the device puts first; None where it cannot say."""
         try:
             vectors, depths, wanted, passing = zip(*queries, strict=True)
-            return list(codes.search(np.stack(vectors), depths, wanted, passing, blocks))
+            return list(codes.search(np.stack(vectors), depths, wanted, passing, blocks, row_seconds))
         except DeviceLost:
             self.compression.abandon()
             return [None] * len(queries)
@@ -227,7 +229,8 @@ class CudaTable(CodedTable):
                 _log.warning("a query is scanned in main memory, which takes far longer: %s", error)
                 return [None]
             half = len(queries) // 2
-            return [*self._scanned(codes, queries[:half], blocks), *self._scanned(codes, queries[half:], blocks)]
+            parts = queries[:half], queries[half:]
+            return [rows for part in parts for rows in self._scanned(codes, part, blocks, row_seconds)]
 
 
 class CudaEngine:

@@ -47,6 +47,7 @@ def load(residence: Residence, data: bytes, count: int, width: int) -> Compresse
     centroids = np.frombuffer(parts[1], dtype=np.float32).reshape(header["centroids"])
     codes = np.frombuffer(parts[2], dtype=np.uint8).reshape(count, len(centroids))
     with residence.using() as device:
+        device.costs(width)  # so that no search waits for it
         rotation = None
         if header["rotation"]:
             turned = np.frombuffer(parts[0], dtype=np.float32).reshape(header["rotation"])

@@ -41,6 +41,7 @@ class HostCosts:
 
     product_from: int | None
     up_to: int
+    ruling_out: float
 
     def gather_up_to(self, rows: int, batch: int) -> int:
         return self.up_to
@@ -62,6 +63,7 @@ class HostDevice:
         product: Launch[scan_exact.Scan] | None = None,
         product_from: int | None = None,
         gather_up_to: int = 0,
+        ruling_out: float = 0.0,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.fail: Callable[[int], None] = lambda queries: None
@@ -70,7 +72,7 @@ class HostDevice:
         self.is_working = False
         self._launch = launch
         self._product = product
-        self._costs = HostCosts(product_from, gather_up_to)
+        self._costs = HostCosts(product_from, gather_up_to, ruling_out)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -144,6 +146,8 @@ class HostDevice:
         return time.perf_counter() - started
 
     def costs(self, width: int) -> Any:
+        assert self.is_working
+        self.counts["costs"] += 1
         return self._costs
 
     def give_back(self) -> None:

@@ -20,7 +20,7 @@ def device_costs(device: str) -> ModuleType:
 
 
 def costs_of(device_costs: ModuleType, by_lookup: list[float], by_product: list[float] | None) -> Any:
-    return device_costs.DeviceCosts(1_000, tuple(by_lookup), by_product and tuple(by_product), gathered=0.01)
+    return device_costs.DeviceCosts(1_000, tuple(by_lookup), by_product and tuple(by_product), 0.01, ruling_out=0.0)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,10 @@ class Clocked:
         self._launch("product", scan, *buffers)
         self._last = 0.01
 
-    def block_distances(self, *given: Any) -> None:
-        self.gathered.append(given)
-        self._last = 0.5
+    def block_distances(self, query: Any, table: Any, rows: Any, blocks: int) -> Any:
+        self.gathered.append((query, table, rows, blocks))
+        self._last = 0.5 if len(self.gathered) == 1 else 0.25
+        return query.new_zeros(rows.shape)
 
     def __call__(self, work: Callable[[], object]) -> float:
         return self._last
@@ -103,7 +104,9 @@ def test_both_scans_and_gathering_are_timed_and_logged(
     assert costs.by_lookup == (0.001, 0.004, 0.016, 0.064, 0.256)
     assert costs.by_product == ((0.01,) * 5 if has_rows else None)
     assert costs.gathered == 0.001
-    [(query, table, rows, blocks)] = clocked.gathered
+    assert costs.ruling_out == 0.25
+    [(query, table, rows, blocks), (_, _, few, blocks_of_scores)] = clocked.gathered
+    assert (few.shape, blocks_of_scores) == ((1, 128), 16)
     assert (query.shape[0], len(table.values), rows.shape, blocks) == (1, 1_000, (1, 500), 1)
     assert rows[0].tolist() == list(range(0, 1_000, 2))
     [message] = caplog.messages

@@ -179,6 +179,16 @@ def test_the_device_rules_out_rows_without_changing_an_answer(
     assert few >= sum(counts)
 
 
+def test_no_row_is_ruled_out_where_that_costs_more_than_measuring_it() -> None:
+    table, device = new_table(ruling_out=1e3)
+    grow(table, VECTORS[:1_000])
+    device.counts.clear()
+    found = table.search(QUERIES, 10, [None] * 72)
+    assert (device.counts["scan_lut"], device.counts["block_distances"]) == (1, 0)
+    assert recall(found, nearest_of(VECTORS[:1_000], QUERIES, 10)) >= 0.95
+    table.close()
+
+
 def test_a_querys_answer_does_not_depend_on_those_beside_it(coded: tuple[CudaTable, HostDevice]) -> None:
     table, _ = coded
     mine = only(table, range(0, ROWS, 2))
@@ -245,6 +255,12 @@ def test_a_device_that_fails_at_gathering_leaves_it_to_main_memory(monkeypatch: 
     from host_device import NoMemory, fails_above
 
     table, device = gathering_table(monkeypatch, 500)
+    assert table.compression.current is not None
+    codes = table.compression.current.codes
+    assert codes.gather_up_to(4) == 500
+    with monkeypatch.context() as patch:
+        patch.setattr("thread_kernels.device_codes._MOST_GATHERED", 1_000)
+        assert codes.gather_up_to(4) == 250, "so many distances there is room for"
     few = only(table, range(0, ROWS, 7))
     device.fail = fails_above(0, NoMemory)
     found = table.search(QUERIES[:4], 10, [few] * 4)
@@ -320,8 +336,9 @@ def test_saved_codes_are_restored_and_the_vectors_beside_them_read_again() -> No
         assert may_read.wait(60) or len(rows) < 500
         return kept(rows)
 
-    other, _ = new_table(read)
+    other, device = new_table(read)
     assert other.restore(saved.data, len(saved.rows)) == range(998)
+    assert device.counts["costs"] == 1, "measured before anybody searches"
     current = other.compression.current
     assert current is not None
     assert current.codes.vectors is None
