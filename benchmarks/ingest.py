@@ -138,38 +138,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with corpus, queries and triples (.jsonl)")
     parser.add_argument("--model", default=MODEL, help="as `thread --embedding-model` takes it")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of {DOCUMENTS_A_ROUND} documents, for the rate")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="for the rate")
+    parser.add_argument("--round-documents", type=int, default=DOCUMENTS_A_ROUND, help="in each round")
     parser.add_argument("--documents", type=int, default=MEMORY_DOCUMENTS, help="for the memory")
-    arguments = parse(parser, rounds=1, documents=0)
+    arguments = parse(parser, rounds=2, round_documents=48, documents=0)
     data = DataSet.read(arguments.data)
-    rate = asyncio.run(measure_rate(data, arguments.model, arguments.rounds)) if arguments.rounds else {}
+    rate: dict[str, Any] = {}
+    if arguments.rounds:
+        rate = asyncio.run(measure_rate(data, arguments.model, arguments.rounds, arguments.round_documents))
     memory = asyncio.run(measure_memory(data, arguments.documents)) if arguments.documents else {}
     measured = {"data": data.name, "rate": rate, "memory": memory}
-    ratios = {
-        "texts a second, node / model": rate["share"],
-        "processor time a text, model / node": rate["share_of_processor_time"],
-    }
-    path = write_results("ingest", measured, ratios=ratios if rate else None, quick=arguments.quick)
+    shares = {"texts a second, node / model": "share", "processor time a text, model / node": "share_of_processor_time"}
+    ratios = {name: rate[share] for name, share in shares.items() if rate}
+    path = write_results("ingest", measured, ratios=ratios, quick=arguments.quick)
     print(f"\nwritten: {path.relative_to(path.parents[2])}")
 
 
 # ---------------------------------------------------------------------------------------------- rate
 
 
-async def measure_rate(data: DataSet, model: str, rounds: int) -> dict[str, Any]:
+async def measure_rate(data: DataSet, model: str, rounds: int, count: int) -> dict[str, Any]:
     embedder, maker = RecordingEmbedder(model), Maker(data)
     async with opened_node(embedder) as opened:
         await file(opened, maker.documents(DOCUMENTS_A_REQUEST))  # warm
         print(
             f"{'texts':>8}{'node, texts/s':>15}{'model, texts/s':>16}{'share':>8}{'of processor':>14}{'in model':>10}"
         )
-        measured = [await one_round(opened, embedder, maker) for _ in range(rounds)]
+        measured = [await one_round(opened, embedder, maker.documents(count)) for _ in range(rounds)]
     total = {key: sum(each[key] for each in measured) for key in measured[0]}
     share = total["alone"] / total["node"]
     print(f"\nof the model's own texts a second: {share:.1%} (wanted: {WANTED_SHARE:.0%})")
     return {
         "rounds": rounds,
-        "documents_a_round": DOCUMENTS_A_ROUND,
+        "documents_a_round": count,
         "texts": total["texts"],
         "node_texts_a_second": round(total["texts"] / total["node"], 1),
         "model_texts_a_second": round(total["texts"] / total["alone"], 1),
@@ -179,8 +180,7 @@ async def measure_rate(data: DataSet, model: str, rounds: int) -> dict[str, Any]
     }
 
 
-async def one_round(opened: Opened, embedder: RecordingEmbedder, maker: Maker) -> dict[str, float]:
-    documents = maker.documents(DOCUMENTS_A_ROUND)
+async def one_round(opened: Opened, embedder: RecordingEmbedder, documents: Sequence[DocumentIn]) -> dict[str, float]:
     embedder.texts, embedder.seconds = [], 0.0
     node, node_processor = time.perf_counter(), time.process_time()
     await file(opened, documents)
