@@ -139,8 +139,10 @@ class DeviceFilters:
 
 
 def places_of(rows: Int64, numbers: Int64) -> Int64:
-    """Where those of int64[n] `rows` lie that are among `numbers`; both ascend, and no row is beyond the last."""
-    if not len(rows) or int(numbers[-1]) == len(numbers) - 1:
+    """Where those of int64[n] `rows` lie that are among int64[m] `numbers`; both ascend."""
+    last = int(numbers[-1]) if len(numbers) else -1
+    rows = rows[: np.searchsorted(rows, last, side="right")]
+    if last == len(numbers) - 1:
         return rows
     places: Int64 = np.searchsorted(numbers, rows)
     found: Int64 = places[numbers[places] == rows]

@@ -115,8 +115,9 @@ class Vectors:
             return self
         roomy = self._with_room(self.residence, max(rows, _FEWEST, 2 * len(self.values)), self.values.shape[1])
         self._say_that_they_left(roomy)
-        for new, old in zip(roomy.packed.parts, self.packed.parts, strict=True):
-            new[: self.rows].copy_(old[: self.rows])
+        if self.rows:
+            for new, old in zip(roomy.packed.parts, self.packed.parts, strict=True):
+                new[: self.rows].copy_(old[: self.rows])
         return replace(roomy, rows=self.rows)
 
     def and_vectors(self, vectors: torch.Tensor) -> Vectors:

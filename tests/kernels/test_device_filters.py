@@ -97,6 +97,22 @@ def test_they_are_what_the_host_composes(steps: list[tuple[str, int | list[int]]
             check(residence, filters, versions[-1], members, *asked)
 
 
+@pytest.mark.parametrize(
+    ("rows", "numbers", "places"),
+    [
+        ([1, 2], [0, 1, 2], [1, 2]),
+        ([1, 3, 4], [0, 1, 2], [1]),
+        ([0, 2, 3, 5, 9], [2, 4, 5], [0, 2]),
+        ([], [2, 4], []),
+        ([0, 1], [], []),
+    ],
+)
+def test_rows_are_found_where_they_lie(rows: list[int], numbers: list[int], places: list[int]) -> None:
+    from thread_kernels.device_filters import places_of
+
+    assert places_of(np.array(rows, dtype=np.int64), np.array(numbers, dtype=np.int64)).tolist() == places
+
+
 def test_a_search_that_holds_a_filter_keeps_it_while_its_sets_change() -> None:
     from thread_kernels.device_filters import ResidentSets
     from thread_kernels.selection import pack_mask
