@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from in_process import TIMEOUT, InProcess, document, happens, opened, unit
 from member import member
 from mothership import listening
 
+from thread_kernels.engine_cpu import CpuEngine
 from thread_service.settings import Settings
 from thread_service.wire.dispatch import Dispatch
 from thread_service.wire.grpc_server import GrpcServer
@@ -30,11 +30,8 @@ BY_HTTP, BY_GRPC, BY_SESSION = 32, 32, 8
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcess]:
-    """With a thread for each search: they wait for the engine, and none for a thread."""
-    monkeypatch.setattr(
-        "thread_service.node.work.ThreadPoolExecutor",
-        lambda _, **options: ThreadPoolExecutor(2 + BY_HTTP + BY_GRPC + BY_SESSION, **options),
-    )
+    """As where the engine is a device: searches wait for it, and none for a thread."""
+    monkeypatch.setattr(CpuEngine, "name", "cuda")
     with opened(tmp_path / "data") as node:
         for number in range(OWNERS):
             node.file(owner(number), document("text", id=f"of {owner(number)}", vectors=[vector(number)]))

@@ -49,7 +49,7 @@ from thread_service.node.operations import (
 from thread_service.node.reembedding import Reembedding
 from thread_service.node.search import Searching
 from thread_service.node.updates import Updates
-from thread_service.node.work import Work
+from thread_service.node.work import DEVICE_THREADS, Work
 from thread_service.store import stamp, verification
 from thread_service.store.compaction import Compacted, Progress
 from thread_service.store.store import Store
@@ -74,7 +74,7 @@ class Node:
         self._store = store
         self._embedding = ServingModel(embedding)
         self._scans = ScanQueue()
-        self._work = Work()
+        self._work = Work(threads=DEVICE_THREADS if store.resident.engine.name == "cuda" else None)
         self._extracting = Extracting(store, extractor, committed=lambda: self._indexer.nudge())
         self._indexer = Indexer(store, self._embedding, self._work, self._extracting, mention_linking=mention_linking)
         self._filing = Filing(

@@ -19,6 +19,8 @@ from thread_service.store.store import Store
 
 T = TypeVar("T")
 
+DEVICE_THREADS = 128
+"""Where searches wait for a device, each on a thread of its own: as many can leave in one launch."""
 UNFINISHED_MAX = 4_096
 """Pieces of work that run or wait for a thread; more are refused."""
 WAITING_SECONDS_MAX = 5.0
@@ -27,8 +29,17 @@ queue is as long as its bound: an answer that comes when its caller has gone hel
 
 
 class Work:
-    def __init__(self, *, unfinished_max: int = UNFINISHED_MAX, clock: Callable[[], float] = time.monotonic) -> None:
-        self._threads = ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1) + 4), thread_name_prefix="operation")
+    """`threads`: pieces that run at the same time; by default a few more than there are processors."""
+
+    def __init__(
+        self,
+        *,
+        threads: int | None = None,
+        unfinished_max: int = UNFINISHED_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        threads = threads or min(32, 2 * (os.cpu_count() or 1) + 4)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="operation")
         self._unfinished_max = unfinished_max
         self._unfinished = 0
         self._clock = clock
