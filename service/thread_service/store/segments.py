@@ -32,7 +32,7 @@ from thread_service.store.files import File, Files
 SEGMENT_BYTES = 1 << 30
 """What a file holds at most, unless one row is larger."""
 FIRST_EXTENT = 1 << 20
-LAST_EXTENT = 64 << 20
+LAST_EXTENT = 16 << 20
 
 FILE_NAME = re.compile(r"(\d{6,})\.f32")
 """Of a segment; its number."""
