@@ -17,11 +17,12 @@ Outcome = Literal["new", "replaced", "linked", "skipped", "failed"]
 class FiledDocument(msgspec.Struct, frozen=True, kw_only=True):
     """`linked`: somebody else had filed the same text. `skipped`: the owner had, so nothing changed.
 
-    `failed`: it holds no text that can be embedded; then `id` may be None.
+    `failed`: no search will find it, and `reason` says why; then `id` may be None.
     """
 
     id: str | None = None
     outcome: Outcome
+    reason: str | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,6 +75,17 @@ def test_a_deposit_made_twice_leaves_what_one_leaves(client: Client) -> None:
     assert client.remember("One text.").outcome == "skipped"
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_text_that_no_search_can_find_comes_back_with_the_reason(client: Client, wait: bool) -> None:
+    for text in ("", " \n"):
+        filed = client.remember(text, wait=wait)
+        assert (filed.id, filed.outcome, "blank" in (filed.reason or "")) == (None, "failed", True)
+    both = client.file([Document(texts="good"), Document(texts="\n")], wait=wait, cut=False)
+    assert [document.outcome for document in both.documents] == ["new", "failed"]
+    assert (both.success, both.documents[0].reason) == (False, None)
+    assert "no search finds it" in (both.documents[1].reason or "")
+
+
 def test_everything_of_an_owner_goes_and_nothing_of_another(client: Client) -> None:
     other = client.for_owner("somebody else")
     client.file([Document(texts="mine"), Document(texts="mine too")], wait=False)

@@ -152,12 +152,26 @@ def test_a_blank_document_ends_as_failed_and_is_tried_again_when_it_is_deposited
     assert node.search("ann", "anything").passages == ()
     assert node.graph("ann").entities == ()
     assert node.documents("ann", "a")[0].texts == (" \n\t",)
-    assert node.file("ann", blank, gate=True, wait=False).outcomes == ("replaced",)
+    assert node.file("ann", blank, gate=True, wait=False).outcomes == ("failed",)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("gate", [True, False])
+def test_a_blank_text_among_others_is_said_to_have_failed_at_once(node: InProcess, wait: bool, gate: bool) -> None:
+    given = document(TEXT), document(" \n"), document("  ", vectors=[unit(1)])
+    for outcome in ("new", "skipped" if gate else "replaced"):
+        filed = node.file("ann", *given, group="g", wait=wait, gate=gate)
+        assert filed.outcomes == (outcome, "failed", outcome)
+        assert {place: "blank" in why for place, why in filed.reasons.items()} == {1: True}
+    node.settle()
+    assert node.rows("SELECT state, count(*) FROM contents GROUP BY state") == [("failed", 1), ("ready", 2)]
 
 
 def test_a_refused_text_fails_its_own_document_only_and_a_redeposit_tries_again(node: InProcess) -> None:
     node.embedder.refused = {TEXT}
-    node.file("ann", document(TEXT, id="a", name="Heron"), document(OTHER, id="b"))
+    filed = node.file("ann", document(TEXT, id="a", name="Heron"), document(OTHER, id="b"))
+    assert filed.outcomes == ("failed", "new")
+    assert "log says why" in filed.reasons[0]
     assert node.rows("SELECT state FROM contents ORDER BY content_key") == [("failed",), ("ready",)]
     assert ids(node.search("ann", "heron in the tidal creek")) == ["b"]
     node.embedder.refused = set()

@@ -58,6 +58,9 @@ def test_what_is_new_linked_or_skipped_counts_as_success_and_what_failed_does_no
     assert outcomes(file(client, HERON, "", MARSH)) == (False, ["skipped", "failed", "skipped"])
     assert outcomes(file(client, HERON, MARSH, group="g")) == (True, ["linked", "linked"])
     assert outcomes(file(client, HERON, "  ", group="g")) == (False, ["skipped", "failed"])
+    unwaited = file(client, "not yet", " \t", "", wait=False)
+    assert outcomes(unwaited) == (False, ["new", "failed", "failed"])
+    assert ["reason" in document for document in unwaited["documents"]] == [False, True, True]
     answer = file(client, HERON, "one more", "", group="g")
     assert outcomes(answer) == (False, ["skipped", "new", "failed"])
     assert answer["usage"] == {"prompt_tokens": 2, "total_tokens": 2}, "what was embedded, also when an input failed"

@@ -12,6 +12,7 @@ from litestar.testing import TestClient
 from thread_service.node import operations as ops
 
 Client = TestClient[Any]
+EMPTY = "it is empty or blank; nothing was filed"
 
 
 def test_batch_files_every_input_with_what_the_parallel_lists_say(client: Client, node: FakeNode) -> None:
@@ -75,7 +76,11 @@ def test_batch_files_every_input_with_what_the_parallel_lists_say(client: Client
                 }
             ]
         },
-        "documents": [{"id": "a1", "outcome": "new"}, {"id": "b2", "outcome": "linked"}, {"outcome": "failed"}],
+        "documents": [
+            {"id": "a1", "outcome": "new"},
+            {"id": "b2", "outcome": "linked"},
+            {"outcome": "failed", "reason": EMPTY},
+        ],
         "removed_count": 1,
     }
     assert node.asked == [
@@ -112,7 +117,10 @@ def test_tags_become_concepts_and_no_tags_leave_the_node_to_look(client: Client,
 def test_explicit_ids_pass_the_gate_and_a_failed_input_keeps_its_id(client: Client, node: FakeNode) -> None:
     body = {"inputs": ["a", ""], "thread": {"owner_id": ""}, "document_ids": ["../é\0", "empty"]}
     answer = client.post("/v1/batch/embeddings", json=body).json()
-    assert answer["documents"] == [{"id": "../é\0", "outcome": "new"}, {"id": "empty", "outcome": "failed"}]
+    assert answer["documents"] == [
+        {"id": "../é\0", "outcome": "new"},
+        {"id": "empty", "outcome": "failed", "reason": EMPTY},
+    ]
     filed, library = node.asked
     assert filed.gate is False
     assert filed.owner_id == library.owner_id == f"{NODE_ID.lower()}-thread"

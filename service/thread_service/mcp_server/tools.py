@@ -61,7 +61,8 @@ def build(client: AsyncClient) -> MCPServer:
             )
         )
         if filed.outcome == "failed" or filed.id is None:
-            raise ToolError("the text was not kept: there is nothing in it that could be found again; send words")
+            why = filed.reason or "there is nothing in it that could be found again"
+            raise ToolError(f"the text cannot be recalled: {why}; send words")
         return answers.Remembered(id=filed.id, outcome=filed.outcome)
 
     @server.tool(title="Recall", annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))

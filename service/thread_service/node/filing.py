@@ -34,6 +34,9 @@ CALLER_WIDTH_MAX = 16_384
 COUNTED_CHARACTERS_MAX = 65_536
 """Tokens of a longer text are counted in this much of it."""
 
+_BLANK = "all of its text is blank; it is kept, and no search finds it"
+_UNUSABLE = "the node could not index it, and its log says why; it is kept, and tried again when it is filed again"
+
 Outcome = Literal["new", "replaced", "linked", "skipped", "failed"]
 
 
@@ -68,7 +71,12 @@ class Filing:
                 "failed" if document_id in failed else outcome
                 for document_id, outcome in zip(accepted.document_ids, outcomes, strict=True)
             )
-        return Filed(tuple(accepted.document_ids), outcomes, tokens, accepted.removed)
+        reasons = {
+            place: _BLANK if _is_blank(request.documents[place]) else _UNUSABLE
+            for place, outcome in enumerate(outcomes)
+            if outcome == "failed"
+        }
+        return Filed(tuple(accepted.document_ids), outcomes, tokens, accepted.removed, reasons)
 
     def _count_tokens(self, texts: Sequence[str]) -> int:
         """Long texts by their beginning, in proportion: the answer waits for this, and the deposit is done already."""
@@ -141,6 +149,8 @@ class Filing:
         content_key, state = self._content(connection, owner_key, document, accepted)
         if existing is not None and gate and state != "failed" and existing.content_key == content_key:
             outcome = self._link(connection, existing.document_key, group, document.group_tags, changes)
+            if _is_blank(document):
+                outcome = "failed"
             accepted.add(document_id, outcome, pending.place(connection, existing.document_key))
             return
         if state == "failed":
@@ -157,7 +167,9 @@ class Filing:
         group_tags.replace(connection, document_key, document.group_tags)
         documents.touch(connection, document_key, changes)
         sequence = pending.enqueue(connection, document_key, _said_graph(document))
-        accepted.add(document_id, "new" if existing is None else "replaced", sequence)
+        outcome = "new" if existing is None else "replaced"
+        # What will become of it is known already, and is not kept from a caller who does not wait.
+        accepted.add(document_id, "failed" if _is_blank(document) else outcome, sequence)
 
     def _link(
         self,
@@ -266,6 +278,13 @@ def check(index: int, document: DocumentIn) -> None:
                 f"partitions[{index}][{ordinal}].embedding",
                 f"holds NaN, infinity or a number beyond {COMPONENT_MAX:g}.",
             )
+
+
+def _is_blank(document: DocumentIn) -> bool:
+    """Whether there is nothing to search for it by: neither a word nor a vector."""
+    return not any(text.strip() for text in document.texts) and all(
+        part.embedding is None for part in document.partitions
+    )
 
 
 def _urls(document: DocumentIn) -> list[str | None] | None:

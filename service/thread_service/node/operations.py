@@ -7,6 +7,7 @@ Owner ids are trimmed and lower-cased with `owner_id` before they get here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -122,13 +123,14 @@ class FileRequest:
 class Filed:
     """`outcomes` in request order; `tokens` counted by the embedder's tokenizer over what needs embedding.
 
-    `removed`: how many of the ids that were to be removed the owner had.
+    `reasons`: why those that are `failed` are, by their place in `outcomes`. `removed`: how many of the ids that were to be removed the owner had.
     """
 
     document_ids: tuple[str, ...]
     outcomes: tuple[Literal["new", "replaced", "linked", "skipped", "failed"], ...]
     tokens: int
     removed: int = 0
+    reasons: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,19 @@ def timestamp(seconds: int) -> str:
 # ---------------------------------------------------------------------------------------------------- filing
 
 
+_NO_TEXT = "it is empty or blank; nothing was filed"
+
+
 def batch_answer(
     sent: Batch, filed: operations.Filed, library: operations.LibraryAnswer, model: str
 ) -> schemas.BatchAnswer:
-    documents = [schemas.FiledDocument(id=document_id or UNSET, outcome="failed") for document_id in sent.ids]
-    for position, document_id, outcome in zip(sent.positions, filed.document_ids, filed.outcomes, strict=True):
-        documents[position] = schemas.FiledDocument(id=document_id, outcome=outcome)
+    documents = [
+        schemas.FiledDocument(id=document_id or UNSET, outcome="failed", reason=_NO_TEXT) for document_id in sent.ids
+    ]
+    outcomes = zip(sent.positions, filed.document_ids, filed.outcomes, strict=True)
+    for place, (position, document_id, outcome) in enumerate(outcomes):
+        reason = _optional(filed.reasons.get(place))
+        documents[position] = schemas.FiledDocument(id=document_id, outcome=outcome, reason=reason)
     return schemas.BatchAnswer(
         model=model,
         usage=schemas.Usage(prompt_tokens=filed.tokens, total_tokens=filed.tokens),

@@ -119,10 +119,11 @@ class Usage(Struct):
 
 
 class FiledDocument(Struct, kw_only=True):
-    """`id` is absent when an input without an id of its own failed."""
+    """`id` is absent when an input without an id of its own failed. `reason`: why it is `failed`."""
 
     id: str | UnsetType = UNSET
     outcome: Literal["new", "replaced", "linked", "skipped", "failed"]
+    reason: str | UnsetType = UNSET
 
 
 class GroupMetadata(Struct, kw_only=True):
