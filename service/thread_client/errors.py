@@ -7,7 +7,7 @@
     ├── IndexMismatch    409             the index was written by another embedding model
     ├── TooLarge         413             more than the node takes, or answers, at once
     ├── Busy             429             nothing was taken; retried, and over only when retrying was
-    ├── NotReady         503             the embedding model is loading (retried), or has failed
+    ├── NotReady         503             the embedding model is loading (retried), or has failed (not retried)
     ├── StorageFull      507             nothing was written; searches go on
     ├── NodeFailed       other 5xx
     ├── Unreachable                      no connection, or one that broke (retried); or no answer in time
@@ -102,6 +102,7 @@ class Problem(msgspec.Struct, frozen=True):
     """The body of an error answer (RFC 9457)."""
 
     detail: str
+    type: str = ""
     errors: tuple[FieldError, ...] = ()
 
 
@@ -119,6 +120,7 @@ _BY_STATUS: Mapping[int, type[NodeError]] = {
     507: StorageFull,
 }
 _PASSING = (429, 503)
+_MODEL_FAILED = "/problems/model-failed"
 _SHOWN_CHARS = 200
 
 
@@ -126,7 +128,8 @@ def of_answer(status: int, headers: Mapping[str, str], body: bytes) -> NodeError
     """The error that an answer of this status other than 200 is.
 
     One without `Retry-After` is worth another try only when it is not the node's own: a proxy rarely sends the header,
-    while the node leaves it out when waiting does not help, as with a model that failed to load.
+    while the node leaves it out when waiting does not help. A model that failed to load is not waited for either,
+    though the node tries again to load it: most often it is the settings that have to change.
     """
     retry_after = retry_after_seconds(headers.get("retry-after", ""))
     try:
@@ -141,6 +144,8 @@ def of_answer(status: int, headers: Mapping[str, str], body: bytes) -> NodeError
         shown = " ".join(body[: 4 * _SHOWN_CHARS].decode("utf-8", "replace").split())[:_SHOWN_CHARS]
         detail = f"HTTP status {status} without the explanation that a Thread node gives: {shown!a}"
     may_pass = status in _PASSING and (retry_after is not None or problem is None)
+    if problem and problem.type == _MODEL_FAILED:
+        may_pass = False
     return kind(
         detail,
         status=status,

@@ -6,7 +6,8 @@
     ├── IndexMismatch       409  FAILED_PRECONDITION  the index was written by another embedding model
     ├── TooLarge            413  RESOURCE_EXHAUSTED   a body or message over the limit
     ├── Busy                429  RESOURCE_EXHAUSTED   a bounded queue is full; nothing was taken
-    ├── NotReady            503  UNAVAILABLE          the embedding model is loading, or has failed
+    ├── NotReady            503  UNAVAILABLE          the embedding model is loading, or away; the node is stopping
+    │   └── ModelFailed                               the embedding model could not be loaded
     ├── EmbeddingFailed     500  INTERNAL             the model gave no usable vectors (in `models.embedder`)
     ├── StorageFull         507  RESOURCE_EXHAUSTED   the disk is full; nothing was written, reads go on
     └── StoreFailed         500  INTERNAL             the store has stopped writing (a failed fsync, a damaged file)
@@ -76,6 +77,13 @@ class Busy(ThreadError):
 
 class NotReady(ThreadError):
     slug, title, http_status, grpc_status = "not-ready", "Not ready", 503, "UNAVAILABLE"
+
+
+class ModelFailed(NotReady):
+    """The node goes on trying to load it, but what a caller can do is to tell an operator: a name of its own on the
+    wire, so that nobody waits for what most often needs a change of the settings."""
+
+    slug, title = "model-failed", "Model failed"
 
 
 class StorageFull(ThreadError):

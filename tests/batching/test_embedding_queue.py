@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from thread_service.batching import queue as queue_module
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.queue import TextQueue
-from thread_service.errors import Busy, NotReady
+from thread_service.errors import Busy, ModelFailed, NotReady
 from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable, Role, Stamp, Status
 
 TIMEOUT = 10
@@ -260,6 +260,7 @@ def test_before_the_model_is_ready_callers_are_told_how_far_it_is(status: Status
         with pytest.raises(NotReady) as caught:
             call()
         assert str(caught.value) == text
+        assert isinstance(caught.value, ModelFailed) == (status.phase == "failed")
         assert caught.value.retry_after_seconds is not None
         assert caught.value.retry_after_seconds >= 1
     embedding.close()

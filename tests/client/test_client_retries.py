@@ -100,6 +100,16 @@ def test_a_model_that_failed_for_good_is_not_waited_for_but_a_proxy_is(pauses: l
     ):
         client.search("x")
     assert (pauses, len(server.requests)) == ([], 1)
+    # The node itself goes on trying.
+    failed = problem(503, "the model failed: no such folder", retry_after="8", type="/problems/model-failed")
+    with (
+        misbehaving(problem(503, "loading", retry_after="2"), failed) as server,
+        Client(server.url, owner_id="me") as client,
+        pytest.raises(NotReady, match="no such folder") as refused,
+    ):
+        client.search("x")
+    assert (pauses, len(server.requests), refused.value.retry_after_seconds) == ([2.0], 2, 8.0)
+    pauses.clear()
     with (
         misbehaving(Answer(503, b"<html>upstream"), NOTHING) as server,
         Client(server.url, owner_id="me") as client,

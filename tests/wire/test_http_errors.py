@@ -170,6 +170,7 @@ def test_a_body_over_the_limit_is_refused_by_size(node: FakeNode) -> None:
         (errors.IndexMismatch("other model"), 409, "index-mismatch"),
         (errors.Busy("full", retry_after_seconds=3), 429, "busy"),
         (errors.NotReady("loading", retry_after_seconds=3), 503, "not-ready"),
+        (errors.ModelFailed("no such folder", retry_after_seconds=3), 503, "model-failed"),
         (errors.StorageFull("full", retry_after_seconds=3), 507, "storage-full"),
     ],
 )

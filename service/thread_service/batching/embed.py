@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thread_service.batching.queue import Entry, Job, TextQueue
-from thread_service.errors import Busy, NotReady, ThreadError
+from thread_service.errors import Busy, ModelFailed, NotReady, ThreadError
 from thread_service.models.embedder import Embedder, EmbeddingFailed, Role
 
 log = logging.getLogger(__name__)
@@ -168,13 +168,15 @@ class EmbeddingQueue:
         return self._embedder.status.phase == "ready"
 
     def check_ready(self) -> None:
-        """Raise NotReady, with how far loading has come, unless the model is ready."""
+        """Raise NotReady, with how far loading has come, unless the model is ready; ModelFailed when it could not be
+        loaded."""
         status = self._embedder.status
         if status.phase == "ready":
             return
         pause = self._next_attempt - time.monotonic()
         after = _RETRY_AFTER_SECONDS.get(status.phase) or max(1, math.ceil(pause))
-        raise NotReady(str(status), retry_after_seconds=after)
+        kind = ModelFailed if status.phase == "failed" else NotReady
+        raise kind(str(status), retry_after_seconds=after)
 
     def _load_and_run(self) -> None:
         try:

@@ -123,7 +123,8 @@ class FileRequest:
 class Filed:
     """`outcomes` in request order; `tokens` counted by the embedder's tokenizer over what needs embedding.
 
-    `reasons`: why those that are `failed` are, by their place in `outcomes`. `removed`: how many of the ids that were to be removed the owner had.
+    `reasons`: why those that are `failed` are, by their place in `outcomes`. `removed`: how many of the ids that were
+    to be removed the owner had.
     """
 
     document_ids: tuple[str, ...]
