@@ -27,20 +27,25 @@ from thread_service.settings import Settings
 
 PROVIDERS = ("onnx", "torch", "voyage", "mistral", "openai")
 TEXTS = ["alpha beta", "gamma", "alpha beta gamma delta", "one two alpha"]
-MEGABYTE = "alpha beta gamma delta one two " * 33_000
+MEGABYTES = {
+    "words": "alpha beta gamma delta one two " * 33_826,
+    "unbroken": "x" * 2**20,
+    "NUL": "\0" * 2**20,
+    "emoji": "👩🏽‍🚀" * 69_906,
+}
+TAKEN_BYTES = 100_000
+"""What the hosted models take in one request."""
 ODD = ["", " \t\n ", "\x00", "👩‍👩‍👧 \u202e", "alpha" * 5_000]
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A model as the settings name it. `spoil` makes loading fail, `mend` the opposite. `long` is a long text for it: a
-    megabyte, but on torch, whose processor would take minutes."""
+    """A model as the settings name it. `spoil` makes loading fail, `mend` the opposite."""
 
     settings: Settings
     environment: dict[str, str]
     spoil: Callable[[], object]
     mend: Callable[[], object]
-    long: str = MEGABYTE
 
     def make(self, **changed: Any) -> Embedder:
         return choose(self.settings, None, self.environment, **changed).embedder
@@ -52,7 +57,7 @@ class Provider:
         return choose(settings, embedder.stamp.model, self.environment, embedder.stamp.width).embedder
 
 
-def local(folder: Path, **more: Any) -> Provider:
+def local(folder: Path) -> Provider:
     tokenizer = folder / "tokenizer.json"
     aside = folder / "aside"
     return Provider(
@@ -60,7 +65,6 @@ def local(folder: Path, **more: Any) -> Provider:
         {},
         lambda: tokenizer.rename(aside),
         lambda: aside.rename(tokenizer),
-        **more,
     )
 
 
@@ -68,6 +72,11 @@ def hosted(server: EmbeddingsServer, name: Any, variable: str) -> Provider:
     def spoil() -> None:
         server.script.append(does.status(401, "wrong key"))
 
+    def refuse(texts: list[str]) -> Any:
+        is_taken = sum(len(text.encode()) for text in texts) <= TAKEN_BYTES
+        return None if is_taken else does.status(400, "too many tokens")
+
+    server.refuses = refuse
     settings = Settings(embedder=name, embedding_url=server.url, embedding_model="m")
     return Provider(settings, {variable: does.KEY}, spoil, server.script.clear)
 
@@ -88,6 +97,17 @@ def write_bert(folder: Path) -> Path:
     return folder
 
 
+def write_small_voyage(folder: Path) -> Path:
+    """Of one block, and with short windows: a megabyte of bytes is a million tokens."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'thread-node[torch]'")
+    from tiny_voyage import CONFIG, tensors, write_voyage
+
+    others = ("model.layers.1.", "model.layers.2.")
+    weights = {name: tensor for name, tensor in tensors().items() if not name.startswith(others)}
+    config = dict(CONFIG) | {"num_hidden_layers": 1}
+    return write_voyage(folder, weights=weights, config=config, sentence_bert_config={"max_seq_length": 64})
+
+
 @pytest.fixture(params=PROVIDERS)
 def provider(request: pytest.FixtureRequest, tmp_path: Path, model_folder: Callable[..., Path]) -> Iterator[Provider]:
     folder = tmp_path / "a folder" / "the-model"
@@ -95,17 +115,13 @@ def provider(request: pytest.FixtureRequest, tmp_path: Path, model_folder: Calla
         with running(EmbeddingsServer()) as server:
             yield hosted(server, request.param, f"{request.param.upper()}_API_KEY")
         return
-    long = MEGABYTE if request.param == "onnx" else MEGABYTE[:50_000]
     if request.param == "torch":
         write_bert(folder)
     elif request.param == "voyage":
-        pytest.importorskip("torch", reason="torch is not installed: pip install 'thread-node[torch]'")
-        from tiny_voyage import write_voyage
-
-        write_voyage(folder, sentence_bert_config={"max_seq_length": 128})
+        write_small_voyage(folder)
     else:
         folder = model_folder("a folder/the-model")
-    yield local(folder, long=long)
+    yield local(folder)
 
 
 @pytest.fixture
@@ -153,11 +169,21 @@ def test_vectors_have_unit_length_their_texts_order_and_nothing_of_their_neighbo
     check(embedder.embed([], role), 0, embedder)
 
 
-def test_odd_and_very_long_texts_have_vectors_and_are_counted(provider: Provider, embedder: Embedder) -> None:
+def test_odd_texts_have_vectors_and_are_counted(embedder: Embedder) -> None:
     check(embedder.embed(ODD, "document"), len(ODD), embedder)
-    check(embedder.embed([provider.long], "document"), 1, embedder)
-    assert embedder.count_tokens([provider.long]) > len(provider.long) / 6
+    assert embedder.count_tokens(ODD) > 0
     assert embedder.count_tokens([]) == 0
+
+
+@pytest.mark.parametrize("text", MEGABYTES.values(), ids=MEGABYTES)
+def test_a_megabyte_of_anything_has_a_vector_and_is_counted(embedder: Embedder, text: str) -> None:
+    assert len(text.encode()) >= 10**6
+    vectors = embedder.embed([text, "alpha beta"], "document")
+    check(vectors, 2, embedder)
+    np.testing.assert_allclose(vectors[1], embedder.embed(["alpha beta"], "document")[0], atol=1e-5)
+    counted = embedder.count_tokens([text, "alpha beta"])
+    assert counted == embedder.count_tokens([text]) + embedder.count_tokens(["alpha beta"])
+    assert counted > (len(text) / 6 if text is MEGABYTES["words"] else 2)
 
 
 def test_what_is_not_unicode_is_refused_and_others_go_on(embedder: Embedder) -> None:

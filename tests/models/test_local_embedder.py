@@ -7,10 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from loading import load_error, loaded
 from numpy.typing import NDArray
 from tiny_model import MAX_TOKENS, TABLE, WORDS, write_onnx, write_tokenizer
+from tokenizers import Tokenizer, models
 
 from thread_service.errors import NotReady
 from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable
@@ -165,6 +167,29 @@ def test_files_of_different_models_are_refused(model_folder: Callable[..., Path]
     folder = model_folder("logits")
     write_onnx(folder / "onnx" / "model.onnx", TABLE, output="logits")
     assert "gives logits" in load_error(folder)
+
+
+@pytest.mark.parametrize("vocab_size", [12, None])
+def test_a_tokenizer_with_a_token_that_the_model_has_no_row_for_is_named(
+    model_folder: Callable[..., Path], vocab_size: int | None
+) -> None:
+    folder = model_folder(config={"hidden_size": 8, "vocab_size": vocab_size})
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    Tokenizer(models.WordLevel(tokenizer.get_vocab() | {"rare": 500}, "[UNK]")).save(str(folder / "tokenizer.json"))
+    error = load_error(folder)
+    assert "token 500" in error
+    assert str(folder / "tokenizer.json") in error
+    assert ("config.json says the model knows 12" if vocab_size else "model.onnx does not take the token") in error
+
+
+def test_weights_that_lie_beside_the_graph_and_are_missing_are_named(model_folder: Callable[..., Path]) -> None:
+    folder = model_folder()
+    graph, beside = folder / "onnx" / "model.onnx", folder / "onnx" / "model.onnx_data"
+    whole = onnx.load(graph)
+    onnx.save_model(whole, graph, save_as_external_data=True, location=beside.name, size_threshold=0)
+    assert loaded(folder).status.phase == "ready"
+    beside.unlink()
+    assert str(beside) in load_error(folder)
 
 
 def test_what_would_give_wrong_vectors_is_refused(model_folder: Callable[..., Path]) -> None:

@@ -163,6 +163,26 @@ def test_one_that_ends_is_started_again_and_says_why(
     until(lambda: not is_alive(last["worker"]))
 
 
+def test_one_that_ends_again_and_again_is_given_longer_pauses_to_a_limit(
+    make: Callable[..., VllmServer], life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm, "LONGEST_PAUSE_SECONDS", 0.15)
+    life.set(crash=True)
+    server = make()
+    pauses: list[float] = []
+    wait = server._closing.wait
+
+    def recorded(seconds: float) -> bool:
+        if seconds != vllm.POLL_SECONDS:
+            pauses.append(seconds)
+        return wait(seconds)
+
+    monkeypatch.setattr(server._closing, "wait", recorded)
+    server.start()
+    until(lambda: len(pauses) >= 4)
+    assert pauses[:4] == [0.05, 0.1, 0.15, 0.15]
+
+
 def test_one_that_stops_answering_is_ended_and_started_again(make: Callable[..., VllmServer], life: Life) -> None:
     server = make()
     server.start()

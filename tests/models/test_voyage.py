@@ -65,6 +65,12 @@ def test_vectors_are_those_of_the_formulas_whatever_the_batch(checkpoint: Callab
     assert together.dtype == np.float32
 
 
+def test_vectors_of_a_long_text_are_those_of_the_formulas(checkpoint: Callable[..., Path]) -> None:
+    long = "".join(map(chr, np.random.default_rng(2).integers(32, 127, 2_500)))
+    found = loaded(checkpoint()).embed([long], "document")
+    np.testing.assert_allclose(found, expected([long], PROMPTS["document"]), atol=1e-5)
+
+
 def test_queries_and_documents_differ_and_the_published_prompts_are_known(checkpoint: Callable[..., Path]) -> None:
     own = loaded(checkpoint("own"))
     without = loaded(checkpoint("without", config_sentence_transformers=None))
@@ -181,7 +187,7 @@ def test_settings_that_would_give_other_vectors_are_refused(checkpoint: Callable
 def test_a_tokenizer_of_another_model_is_named(checkpoint: Callable[..., Path]) -> None:
     folder = checkpoint()
     write_tokenizer(folder / "tokenizer.json", extra=9)
-    assert f"{folder}/tokenizer.json has 266 tokens but {folder}/config.json says the model knows 260" in load_error(
+    assert f"{folder}/tokenizer.json has a token 265 but {folder}/config.json says the model knows 260" in load_error(
         folder
     )
     (folder / "tokenizer.json").write_text(json.dumps({"model": {}}))

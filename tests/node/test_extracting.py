@@ -197,6 +197,29 @@ def test_names_that_differ_only_in_form_become_one_entity_of_the_owner(server: C
     assert {"Mercury", "mercury!"} <= {entity.name for passage in clue.passages for entity in passage.entities}
 
 
+def test_a_node_keeps_names_with_nuls_whole_and_of_ten_thousand_a_few(server: ChatServer, node: InProcess) -> None:
+    empty = stored(node)
+    names = ["A\0b", "A", "\0", "\0\0", "Ada\0 Quill", "x\0" * 200]
+    server.script += [says(graph(*((name, "person") for name in names), edges=(("A\0b", "is\0at", "\0"),)))]
+    filed(node, "odd")
+    caught_up(node)
+    assert entities(node) == {(name, "person") for name in names}
+    assert edges(node) == {("A\0b", "is\0at", "\0")}
+    assert [entity.name for entity in node.graph("ann", "\0\0").entities] == ["\0\0"]
+    many = [f"Name {number}\0" for number in range(10_000)]
+    said = tuple((many[0], f"verb {number}", many[1]) for number in range(10_000))
+    server.script += [says(graph(*((name, "person") for name in many), edges=said))]
+    filed(node, "many")
+    caught_up(node)
+    assert entities(node) == {(name, "person") for name in (*names, *many[:12])}
+    assert len(edges(node)) == 1 + 15
+    assert ids(node.search("ann", "odd A\0b"))[0] == "odd"
+    assert is_whole(node)
+    node.remove("ann")
+    node.settle()
+    assert stored(node) == empty
+
+
 # ------------------------------------------------------------------------------------------------ nothing waits for it
 
 

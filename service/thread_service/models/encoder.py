@@ -53,10 +53,10 @@ class Encoder:
         asked: int | None = None,
         stored: int | None = None,
     ) -> None:
-        self._tokenizer, self._pad_id = _open_tokenizer(folder)
+        self._tokenizer, self._pad_id, largest_id = _open_tokenizer(folder)
         self._forward = load()
         self._weights = folder.weights
-        self.width = folder.width(self._probe(folder), asked, stored)
+        self.width = folder.width(self._probe(folder, largest_id), asked, stored)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """[n, width] of unit length. Raises EmbeddingFailed."""
@@ -83,12 +83,19 @@ class Encoder:
         pieces = [piece for text in texts for piece in cut_text(text, _COUNTED_PIECE_BYTES)]
         return sum(len(window.ids) for window in self._windows(pieces))
 
-    def _probe(self, folder: ModelFolder) -> int:
+    def _probe(self, folder: ModelFolder, largest_id: int) -> int:
         """The whole width, from embedding one text: the files may be whole and yet not fit together."""
         try:
             width = int(self._pooled(self._windows(["ready"])).shape[1])
         except EmbeddingFailed as error:
             raise ModelUnavailable(str(error)) from error
+        try:
+            self._pooled([Window(0, [largest_id], 1)])
+        except EmbeddingFailed as error:
+            raise ModelUnavailable(
+                f"{folder.weights} does not take the token {largest_id} of {folder.tokenizer} ({error}): the files "
+                "belong to different models"
+            ) from error
         if folder.whole_width not in (None, width):
             raise ModelUnavailable(
                 f"{folder.weights} gives vectors of {width} but {folder.config} says hidden_size "
@@ -120,23 +127,24 @@ class Encoder:
         return pooled
 
 
-def _open_tokenizer(folder: ModelFolder) -> tuple[Tokenizer, int]:
-    """The tokenizer, set to the model's limit, and its padding token."""
+def _open_tokenizer(folder: ModelFolder) -> tuple[Tokenizer, int, int]:
+    """The tokenizer, set to the model's limit, its padding token, and the largest of its tokens."""
     try:
         tokenizer = Tokenizer.from_file(str(folder.tokenizer))
     except Exception as error:
         raise ModelUnavailable(f"{folder.tokenizer} is not a tokenizer ({error}): fetch the model again") from error
-    size = tokenizer.get_vocab_size()
-    if folder.vocabulary_size is not None and size > folder.vocabulary_size:
+    # Not their number: one that leaves numbers out may have few tokens and yet some that the model has no row for.
+    largest_id = max(tokenizer.get_vocab().values(), default=0)
+    if folder.vocabulary_size is not None and largest_id >= folder.vocabulary_size:
         raise ModelUnavailable(
-            f"{folder.tokenizer} has {size} tokens but {folder.config} says the model knows {folder.vocabulary_size}: "
-            "the files belong to different models"
+            f"{folder.tokenizer} has a token {largest_id} but {folder.config} says the model knows "
+            f"{folder.vocabulary_size}, from 0: the files belong to different models"
         )
     # The file's own settings would pad every text to one length and cut off the rest of a long one.
     pad_id = (tokenizer.padding or {}).get("pad_id", folder.pad_id or 0)
     tokenizer.no_padding()
     tokenizer.enable_truncation(folder.max_tokens, stride=0)
-    return tokenizer, pad_id
+    return tokenizer, pad_id, largest_id
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
