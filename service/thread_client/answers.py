@@ -15,7 +15,8 @@ Outcome = Literal["new", "replaced", "linked", "skipped", "failed"]
 
 
 class FiledDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`linked`: somebody else had filed the same text. `skipped`: the owner had, so nothing changed.
+    """`skipped`: filed without ids, and the owner had these texts already: nothing changed, and the name, entities and
+    facts that came along were not taken. `linked`: the same, but it is in the group now.
 
     `failed`: no search will find it, and `reason` says why; then `id` may be None.
     """

@@ -45,7 +45,12 @@ class GroupIn(Struct):
 
 
 class Thread(Struct):
-    """Who is asking, and within what. `groups` and `group` take groups or their ids."""
+    """Who is asking, and within what. `groups` and `group` take groups or their ids.
+
+    `top_k`: passages wanted, at most 1,000; absent, 0 or less: 10. `entities`, else `tags`: documents linked to these
+    come first. `scope`: `global` also searches what other owners made available. `graph_mode` and `lexical`: of this
+    search, in place of the node's settings.
+    """
 
     owner_id: Id
     group: GroupIn | GroupId | None = None
@@ -96,7 +101,15 @@ Partitions = Annotated[list[PartitionIn], Meta(max_length=limits.PARTITIONS_MAX)
 
 
 class BatchRequest(Struct):
-    """One document for each element of `inputs`. The other lists run parallel to it and may be shorter."""
+    """One document for each element of `inputs`. The other lists run parallel to it and may be shorter.
+
+    `document_ids`: where a request names any, what stands under an id is replaced; where it names none, a document goes
+    by the SHA-256 of its texts, and one that the owner has filed already is left as it is. `sanitize`: cut texts longer
+    than `--chunk-chars` (1,200 characters) into passages, at paragraphs and sentences; without, each text is one
+    passage with one vector, however long. `wait`: answer when the documents can be searched, instead of when they are
+    on the disk. `metadata`: base64. `tags`: entities of kind `concept`, for documents without `entities`; with neither,
+    the node looks for entities itself.
+    """
 
     inputs: Inputs
     thread: Thread
@@ -119,7 +132,12 @@ class Usage(Struct):
 
 
 class FiledDocument(Struct, kw_only=True):
-    """`id` is absent when an input without an id of its own failed. `reason`: why it is `failed`."""
+    """`id` is absent when an input without an id of its own failed. `reason`: why it is `failed`.
+
+    `replaced`: there was something under this id, and now there is this. `skipped`: sent without ids, and the owner has
+    these texts already; nothing changed, and the name, entities and relationships that came along were not taken.
+    `linked`: the same, but it is in the request's group now. `failed`: no search will find it.
+    """
 
     id: str | UnsetType = UNSET
     outcome: Literal["new", "replaced", "linked", "skipped", "failed"]
@@ -313,7 +331,10 @@ class GraphAnswer(Struct, kw_only=True):
 
 
 class LibraryRequest(Struct):
-    """The owner's groups, ascending by id (and others' available ones): at most `limit` ids, after `after_id`."""
+    """The owner's groups, ascending by id (and others' available ones): at most `limit` ids, after `after_id`.
+
+    Documents in no group are in no library: the export lists every document.
+    """
 
     owner_id: Id
     include_available: bool | None = None
