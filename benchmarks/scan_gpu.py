@@ -164,8 +164,9 @@ def fitting(work: Callable[[], Any]) -> Any:
     """What `work` gives; None when the card has no memory for it."""
     try:
         return work()
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
+    except (torch.OutOfMemoryError, MemoryError):  # CuPy's is one of the latter
+        if not REHEARSES:
+            torch.cuda.empty_cache()
         return None
 
 
@@ -269,6 +270,8 @@ def measured(table: Table, launches: Launches, law: Law, found: Limits) -> list[
             lookups = milliseconds(search.by_lookups)
             product = milliseconds(search.by_product) if table.packed is not None else None
             baseline = fitting(lambda search=search: milliseconds(search.by_torch))
+            if not REHEARSES:
+                torch.cuda.empty_cache()  # what torch keeps for later is not there for CuPy
             is_product = product is not None and product < lookups
             recall = search.recall(search.by_product() if is_product else search.by_lookups())
             limit = 1e3 * found.seconds(table.rows, batch)

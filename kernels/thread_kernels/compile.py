@@ -88,6 +88,7 @@ def compile_triton(
     """
     import triton
     from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import get_ptxas
     from triton.compiler import ASTSource
 
     aligned = {
@@ -98,7 +99,7 @@ def compile_triton(
     source = ASTSource(kernel, {**signature, **dict.fromkeys(constants, "constexpr")}, dict(constants), aligned)
     compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=dict(options or {}))
     # Triton keeps its own assembler's report to itself, so its output is assembled once more.
-    ptxas = triton.knobs.nvidia.ptxas.path
+    ptxas = get_ptxas(architecture).path  # it brings several, and later versions one for sm_90 of its own
     target = re.search(r"^\.target (\w+)", compiled.asm["ptx"], re.MULTILINE)
     assert target is not None, "PTX names its target"
     with tempfile.TemporaryDirectory() as folder:

@@ -30,6 +30,8 @@ from thread_kernels.selection import Array, Launch
 _log = logging.getLogger(__name__)
 
 
+_NO_MEMORY = ("out of memory", "ALLOC_FAILED")
+"""In what the runtime, the driver and cuBLAS say; torch and Triton have no class of their own for most of it."""
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -121,6 +123,11 @@ def main_memory_bytes(limit: Path = _CONTAINER_LIMIT) -> int:
         return installed
 
 
+def found_no_memory(error: Exception) -> bool:
+    """Whether that is what CuPy, torch, Triton or a library under them says."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
+
+
 class Residence:
     """What an engine keeps on its device, which one thread at a time uses."""
 
@@ -187,11 +194,16 @@ class Residence:
         if size > left:
             raise OutOfRoom(f"{size / 1e9:.2f} GB are needed {where}, and {left / 1e9:.2f} GB are left")
         try:
-            return make(), size
+            try:
+                return make(), size
+            except Exception as error:
+                if not self.device.is_out_of_memory(error):
+                    raise
+                self.device.give_back()  # what libraries kept for later may be enough
+                return make(), size
         except Exception as error:
             if not self.device.is_out_of_memory(error):
                 raise
-            self.device.give_back()
             raise OutOfRoom(f"{size / 1e9:.2f} GB are needed {where}, and there are fewer: {error}") from error
 
     def _count(self, size: int, pinned: int) -> None:

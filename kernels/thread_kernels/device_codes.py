@@ -24,7 +24,8 @@ from thread_kernels.membership import Passing
 from thread_kernels.rescore import NO_ROW
 from thread_kernels.selection import Array, Best, best_rows
 
-_UPLOADED_BYTES = 256 << 20
+_UPLOADED_BYTES = 64 << 20
+"""At a time: coding takes some 4 times as much beside it, and searches wait meanwhile."""
 _MOST_GATHERED = 1 << 22
 """Distances of a gathering: 16 MB."""
 _ONE_LIST = np.empty(0, dtype=np.uint16)

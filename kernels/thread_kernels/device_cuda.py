@@ -20,14 +20,13 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from thread_kernels import device_costs, encode, lookup, rescore, scan_exact, scan_lut
-from thread_kernels.device import main_memory_bytes
+from thread_kernels.device import found_no_memory, main_memory_bytes
 from thread_kernels.interface import EngineUnavailable
 from thread_kernels.lookup import Centroids
 from thread_kernels.selection import Array
 
 OLDEST = (8, 0)
 """Compute capability: the kernels are compiled for these and newer."""
-_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, and CUDA_ERROR_OUT_OF_MEMORY of the driver
 _TIMES = 5
 _PINNED_SHARE = 0.25
 """Of main memory: it cannot be given to others, and the system needs the rest."""
@@ -110,6 +109,7 @@ class CudaDevice:
                 arrays=cupy,
                 device=self.torch_name,
             )
+            self.give_back()  # the made-up rows took more than a search will
         return self._costs[width]
 
     def give_back(self) -> None:
@@ -117,9 +117,7 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
     def is_out_of_memory(self, error: Exception) -> bool:
-        if isinstance(error, (torch.cuda.OutOfMemoryError, cupy.cuda.memory.OutOfMemoryError)):
-            return True
-        return getattr(error, "status", None) == _OUT_OF_MEMORY or "out of memory" in str(error)
+        return found_no_memory(error)
 
     def is_lost(self, error: Exception) -> bool:
         own = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)

@@ -53,10 +53,9 @@ def _cuda(compress: Compress, pq_bits: int, gpu_share: float) -> Engine:
             f"the CUDA engine needs {', '.join(missing)}; type: pip install 'thread-node[cuda13]', or [cuda12] for a "
             "driver of CUDA 12"
         )
-    import cupy
+    from thread_kernels.scan_lut import cupy_with_a_device
 
-    if not cupy.is_available():  # before torch, which takes seconds to load
-        raise EngineUnavailable("CuPy finds no CUDA device; nvidia-smi says whether the driver does")
+    cupy_with_a_device()  # before torch, which takes seconds to load
     from thread_kernels.device_cuda import CudaDevice
     from thread_kernels.engine_cuda import CudaEngine
 

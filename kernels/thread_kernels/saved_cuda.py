@@ -24,20 +24,26 @@ def save(compressed: Compressed, removed: Int64) -> SavedCodes:
     """Less the codes of int64[n] `removed` rows, which ascend."""
     coded = compressed.codes
     assert isinstance(coded, DeviceCodes)
-    codes = coded.without(removed)
-    codebook = codes.codebook
-    with codebook.residence.using() as device:
+    codebook = coded.codebook
+    with codebook.residence.using():
         rotation = None if codebook.rotation is None else codebook.rotation.cpu().numpy()
         centroids = codebook.centroids.cpu().numpy()
-        bytes_of_rows = device.download(codes.tiles.codes(0, len(codes.numbers), codebook.subspaces))
+    kept = np.isin(coded.numbers, removed, assume_unique=True, invert=True)
+    codes = []
+    for start in range(0, len(kept), _MOVED_ROWS):
+        stop = min(start + _MOVED_ROWS, len(kept))
+        with codebook.residence.using() as device:  # a part at a time, so that searches come between
+            some = device.download(coded.tiles.codes(start, stop, codebook.subspaces))
+        codes.append(some[kept[start:stop]].tobytes())
+    numbers = coded.numbers[kept]
     header = {
         "exponent": codebook.exponent,
         "rotation": None if rotation is None else rotation.shape,
         "centroids": centroids.shape,
     }
-    parts = [b"" if rotation is None else rotation.tobytes(), centroids.tobytes(), bytes_of_rows.tobytes()]
-    data = saved_parts.write(_MAGIC, compressed, codebook.width, len(codes.numbers), header, parts)
-    return SavedCodes(codes.numbers, data)
+    parts = [b"" if rotation is None else rotation.tobytes(), centroids.tobytes(), b"".join(codes)]
+    data = saved_parts.write(_MAGIC, compressed, codebook.width, len(numbers), header, parts)
+    return SavedCodes(numbers, data)
 
 
 def load(residence: Residence, data: bytes, count: int, width: int) -> Compressed:

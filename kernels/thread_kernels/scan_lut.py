@@ -116,6 +116,26 @@ class BlockShape:
         return (pairs, -(-tiles // chunk)), chunk
 
 
+def cupy_with_a_device() -> Any:
+    """CuPy. EngineUnavailable where it is not installed or finds no device."""
+    try:
+        import cupy
+    except ImportError:
+        raise EngineUnavailable(
+            "the scan on a GPU needs CuPy; type: pip install 'thread-node[cuda13]' (or cuda12)"
+        ) from None
+    try:
+        found = cupy.is_available()
+    except RuntimeError:  # CuPy 13 says so where there is no driver, or one of an older CUDA
+        found = False
+    if not found:
+        raise EngineUnavailable(
+            "CuPy finds no CUDA device; nvidia-smi says whether the driver does. If so, install what is built for the "
+            "driver's CUDA version, with pip install 'thread-node[cuda13]' or [cuda12]; if not, install NVIDIA's driver"
+        )
+    return cupy
+
+
 class CudaLaunch:
     """The kernel on the current CUDA device, compiled when this is made. `Scan` holds CuPy arrays.
 
@@ -123,14 +143,7 @@ class CudaLaunch:
     """
 
     def __init__(self) -> None:
-        try:
-            import cupy
-        except ImportError:
-            raise EngineUnavailable(
-                "the scan on a GPU needs CuPy; type: pip install 'thread-node[cuda13]' (or cuda12)"
-            ) from None
-        if not cupy.is_available():
-            raise EngineUnavailable("CuPy finds no CUDA device; nvidia-smi says whether the driver does")
+        cupy = cupy_with_a_device()
         device = cupy.cuda.Device()
         self._shape = BlockShape.of(int(device.compute_capability))
         self._multiprocessors = int(device.attributes["MultiProcessorCount"])

@@ -357,6 +357,20 @@ def test_saved_codes_are_restored_and_the_vectors_beside_them_read_again() -> No
         each.close()
 
 
+def test_saving_takes_no_room_on_the_device_nor_moves_vectors(caplog: pytest.LogCaptureFixture) -> None:
+    table, device = new_table()
+    grow(table, VECTORS[:1_000])
+    table.remove([0, 500, 999])
+    codes = table.compression.current.codes
+    device.memory_bytes, device.pinned_bytes = codes.codebook.residence.used_bytes, 0
+    saved = table.save()
+    assert saved is not None
+    np.testing.assert_array_equal(saved.rows, np.delete(np.arange(1_000), [0, 500, 999]))
+    assert table.compression.current.codes is codes
+    assert not caplog.records
+    table.close()
+
+
 def test_a_restored_table_without_room_for_vectors_is_searched_by_codes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,46 @@ def test_a_container_may_take_less_than_the_machine_has(tmp_path: Path) -> None:
         assert main_memory_bytes(tmp_path / "memory.max") == expected
 
 
+@pytest.mark.parametrize(
+    ("error", "is_about_memory"),
+    [
+        (MemoryError("std::bad_alloc"), True),
+        (RuntimeError("cudaErrorMemoryAllocation: out of memory"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"), False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+    ],
+)
+def test_no_memory_is_told_from_a_lost_device_by_what_any_library_says(error: Exception, is_about_memory: bool) -> None:
+    from thread_kernels.device import found_no_memory
+
+    assert found_no_memory(error) is is_about_memory
+
+
+def test_what_libraries_kept_for_later_is_given_back_before_room_is_refused() -> None:
+    from host_device import NoMemory, host_device
+
+    from thread_kernels.device import OutOfRoom, Residence
+
+    device = host_device()
+    residence = Residence(device)
+    succeeds_from = 1
+
+    def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        if device.counts["given back"] < succeeds_from:
+            raise NoMemory
+        return np.zeros(shape, dtype)
+
+    device.pinned = pinned  # type: ignore[method-assign]
+    room = residence.pinned_room((10,), np.float32)
+    assert (room.nbytes, residence.pinned_bytes, device.counts["given back"]) == (40, 40, 1)
+    succeeds_from = 9
+    with pytest.raises(OutOfRoom, match="in main memory, and there are fewer"):
+        residence.pinned_room((10,), np.float32)
+    assert (residence.pinned_bytes, device.counts["given back"]) == (40, 2)
+
+
 def test_vectors_that_do_not_fit_stay_in_main_memory_and_codes_go_next(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,10 +46,18 @@ def test_an_explicit_wish_for_cuda_is_not_quietly_answered_with_a_cpu(monkeypatc
         create_engine("cuda")
 
     monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(is_available=lambda: False))
-    with pytest.raises(EngineUnavailable, match="CuPy finds no CUDA device; nvidia-smi"):
-        create_engine("cuda")
-    assert create_engine("auto").name == "cpu"
+    for is_available in (lambda: False, _insufficient_driver):
+        monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(is_available=is_available))
+        with pytest.raises(
+            EngineUnavailable, match=r"CuPy finds no CUDA device; nvidia-smi .* install NVIDIA's driver"
+        ):
+            create_engine("cuda")
+        assert create_engine("auto").name == "cpu"
+
+
+def _insufficient_driver() -> bool:
+    """What CuPy 13 does without a driver."""
+    raise RuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version")
 
 
 @pytest.mark.parametrize("share", [0, 1.1, float("nan")])
