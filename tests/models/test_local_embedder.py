@@ -182,12 +182,18 @@ def test_a_tokenizer_with_a_token_that_the_model_has_no_row_for_is_named(
     assert ("config.json says the model knows 12" if vocab_size else "model.onnx does not take the token") in error
 
 
-def test_weights_that_lie_beside_the_graph_and_are_missing_are_named(model_folder: Callable[..., Path]) -> None:
+def test_weights_that_lie_beside_the_graph_are_in_its_revision_and_missed(model_folder: Callable[..., Path]) -> None:
     folder = model_folder()
     graph, beside = folder / "onnx" / "model.onnx", folder / "onnx" / "model.onnx_data"
     whole = onnx.load(graph)
     onnx.save_model(whole, graph, save_as_external_data=True, location=beside.name, size_threshold=0)
-    assert loaded(folder).status.phase == "ready"
+    before = loaded(folder).stamp
+    content = beside.read_bytes()
+    beside.write_bytes(content[::-1])
+    other = loaded(folder).stamp
+    assert before is not None
+    assert other is not None
+    assert before.revision != other.revision
     beside.unlink()
     assert str(beside) in load_error(folder)
 

@@ -133,6 +133,11 @@ def test_a_dense_layer_follows_the_pooling(
     assert cut.width_by_files() == 10
     np.testing.assert_allclose(cut.embed(TEXTS, "document"), unit(expected[:, :10]), atol=1e-5)
     assert "--embedding-dim 25: " in load_error(path, width=25)
+    write_dense(path / "2_Dense" / "model.safetensors", layer | {"linear.bias": layer["linear.bias"] + 1})
+    changed = loaded(path).stamp
+    assert changed is not None
+    assert embedder.stamp is not None
+    assert changed.revision != embedder.stamp.revision
 
 
 def test_its_own_prompts_are_used(folder: Callable[..., Path]) -> None:

@@ -15,7 +15,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from thread_service.models.embedder import ModelUnavailable
 from thread_service.models.folder import Dense, ModelFolder
-from thread_service.models.weights import SAFETENSORS
 
 # What loading means for an operator is said by `ModelUnavailable` and by the status.
 transformers.logging.set_verbosity_error()
@@ -73,7 +72,7 @@ def load_dense(dense: Dense) -> torch.nn.Module:
     if activation is None or not dense.activation.startswith("torch.nn."):
         raise ModelUnavailable(f"{dense.config} asks for {dense.activation}; {', '.join(_ACTIVATIONS)} are supported")
     layer = torch.nn.Linear(dense.inputs, dense.outputs, bias=dense.bias)
-    path = dense.folder / SAFETENSORS
+    path = dense.weights
     found = _read(path)
     wanted = layer.state_dict()
     prefix = "linear."

@@ -75,6 +75,10 @@ class Dense:
     def config(self) -> Path:
         return self.folder / "config.json"
 
+    @property
+    def weights(self) -> Path:
+        return self.folder / SAFETENSORS
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:

@@ -159,7 +159,7 @@ class LocalEmbedder:
         self._status = Status("loading")
         folder = read_folder(located.roots, formats_for(self._device))
         encoder = Encoder(folder, lambda: self._open(folder), asked=self._width, stored=self._stored_width)
-        revision = located.revision or _hash_of(folder.files)
+        revision = located.revision or _hash_of([*folder.files, *(dense.weights for dense in folder.dense)])
         self._stamp = Stamp(f"{self._source.name}@{encoder.width}", self._source.model, revision, encoder.width)
         self._loaded = _Loaded(folder, encoder)
         self._status = Status("ready")

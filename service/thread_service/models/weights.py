@@ -52,10 +52,14 @@ def choose_weights(names: Iterable[str], where: str, formats: Sequence[Format]) 
 
 
 def shards(weights: Path) -> tuple[Path, ...]:
-    """The files that hold the tensors: `weights` itself, or those that it names if it is an index.
+    """The files that hold the tensors: `weights` itself, those that it names if it is an index, and if it is an ONNX
+    graph those beside it that are called after it: over 2 GB they lie in model.onnx_data or model.onnx.data.
 
     Raises ModelUnavailable for a damaged index, and for a file that it names and that is missing.
     """
+    if weights.suffix == ".onnx":
+        beside = (f"{weights.name}_data", f"{weights.name}.data")
+        return (weights, *sorted(path for path in weights.parent.iterdir() if path.name.startswith(beside)))
     if weights.name != INDEX:
         return (weights,)
     try:
