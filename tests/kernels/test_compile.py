@@ -26,6 +26,12 @@ FITTING = 'extern "C" __global__ void modest(float* out) { out[threadIdx.x] *= 2
 BROKEN = 'extern "C" __global__ void broken() { undeclared(); }'
 
 
+@pytest.fixture(autouse=True)
+def _interpreter_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`main` turns Triton's interpreter off for its process, which is that of the other tests here."""
+    monkeypatch.setenv("TRITON_INTERPRET", os.environ.get("TRITON_INTERPRET", ""))
+
+
 def kernel(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str, shared: int = 0) -> None:
     """Make `source` the only kernel that there is to compile."""
     pytest.importorskip("cuda.core", reason="cuda-core is not installed")
