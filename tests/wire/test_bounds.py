@@ -145,7 +145,7 @@ def test_http_fields_are_taken_up_to_their_bounds_and_named_beyond(client: TestC
 
 def is_about_a_bound(problem: Json) -> bool:
     message = problem["errors"][0]["message"]
-    return any(words in message for words in ("of length <=", "`int` <=", "`int` >=", "longer than", "out of range"))
+    return any(words in message for words in (" of at most ", " of at least ", "longer than", "out of range"))
 
 
 # ---------------------------------------------------------------------------------------------------- gRPC

@@ -245,7 +245,7 @@ def test_a_taken_port_ends_the_process_before_anything_is_opened(
     assert not (tmp_path / "data").exists()
 
 
-def test_calls_are_counted_and_timed_by_rpc(node: FakeNode) -> None:
+def test_calls_are_counted_and_timed_by_rpc(node: FakeNode, caplog: pytest.LogCaptureFixture) -> None:
     def counted(status: str) -> float:
         labels = {"rpc": "ThreadUpdate/Stats", "status": status}
         return observe.REGISTRY.get_sample_value("thread_grpc_requests_total", labels) or 0.0
@@ -253,8 +253,9 @@ def test_calls_are_counted_and_timed_by_rpc(node: FakeNode) -> None:
     before = counted("OK"), counted("UNAVAILABLE")
     with serving(node) as caller:
         caller.call("ThreadUpdate/Stats")
-        node.fails_with = NotReady("loading")
+        node.fails_with = NotReady("stopping")
         caller.refusal("ThreadUpdate/Stats")
+    assert [record.exc_info for record in caplog.records if "stopping" in record.getMessage()] == [None]
     assert (counted("OK"), counted("UNAVAILABLE")) == (before[0] + 1, before[1] + 1)
     timed = observe.REGISTRY.get_sample_value("thread_grpc_request_seconds_count", {"rpc": "ThreadUpdate/Stats"})
     assert timed is not None

@@ -118,6 +118,72 @@ def test_a_wrong_field_is_named_and_nothing_is_asked(
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/search", {"query": "q", "owner_id": "ada"}, 'is required; send "thread": {"owner_id": "me"}'),
+        ("/v1/search", {"query": "q", "thread": {}}, 'is required; send "owner_id": "me"'),
+        ("/v1/search", {"query": "q", "thread": "ada"}, 'must be an object, not a text; send one such as {"owner_id"'),
+        ("/v1/search", {"query": "q", "thread": {**ADA, "group": 7}}, "must be a text or an object, not a number"),
+        ("/v1/search", {"query": "q", "thread": {**ADA, "group": ""}}, "must be a text of at least 1 character"),
+        ("/v1/search", {"query": "q", "thread": {**ADA, "top_k": 1.5}}, "must be a whole number, not a fraction"),
+        ("/v1/search", {"query": "q", "thread": {**ADA, "top_k": 2**31}}, "a whole number of at most 2,147,483,647"),
+        ("/v1/batch/embeddings", {"inputs": [None], "thread": ADA}, "must be a text or a list, not null"),
+        ("/v1/batch/embeddings", {"inputs": "a", "thread": ADA}, 'a list, not a text; send one such as ["a text'),
+        ("/v1/batch/embeddings", batch(metadata=["not base64!"]), 'must be base64; send one such as "AAH/"'),
+        ("/v1/batch/embeddings", batch(metadata=[7]), "must be a text that is base64, not a number"),
+        ("/v1/batch/embeddings", batch(entities=[["Ada"]]), 'an object, not a text; send one such as {"name": "Ada'),
+        ("/v1/batch/embeddings", batch(wait="yes"), "must be true or false, not a text"),
+        ("/v1/batch/embeddings", batch(names=["n" * 4_097]), "must be a text of at most 4,096 characters"),
+    ],
+)
+def test_what_has_another_type_is_told_in_plain_words_with_what_to_send(
+    client: Client, path: str, body: Any, message: str
+) -> None:
+    [error] = refused(client.post(path, json=body), 400)["errors"]
+    assert message in error["message"]
+
+
+@pytest.mark.parametrize(
+    "surplus",
+    [
+        {"document_ids": ["x", "y"]},
+        {"names": [None, None]},
+        {"metadata": ["AAH/", "AAH/"]},
+        {"tags": [[], []]},
+        {"entities": [[], []]},
+        {"relationships": [[], []]},
+        {"partitions": [[], []]},
+    ],
+    ids=lambda surplus: next(iter(surplus)),
+)
+def test_a_list_longer_than_the_inputs_it_runs_beside_is_refused(
+    client: Client, node: FakeNode, surplus: dict[str, Any]
+) -> None:
+    [error] = refused(client.post("/v1/batch/embeddings", json=batch(**surplus)), 400)["errors"]
+    assert error == {"field": next(iter(surplus)), "message": "holds 2 entries beside 1 of inputs; give one for each"}
+    assert node.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/remove", {"document_ids": ["d"]}),
+        ("/v1/remove", {"all": True}),
+        ("/v1/export", {}),
+        ("/v1/group/update", {"group_id": "g", "label": "G"}),
+        ("/v1/document/update", {"document_id": "d", "access": "available"}),
+    ],
+)
+def test_nobody_has_nothing_to_remove_export_or_change(
+    client: Client, node: FakeNode, path: str, body: dict[str, Any]
+) -> None:
+    [error] = refused(client.post(path, json={"owner_id": " \t", **body}), 400)["errors"]
+    assert error["field"] == "owner_id"
+    assert "is blank; say whose" in error["message"]
+    assert node.asked == []
+
+
+@pytest.mark.parametrize(
     ("raw", "field"),
     [
         (rb'{"query": "\ud800", "thread": {"owner_id": "a"}}', "query"),
@@ -153,6 +219,8 @@ def test_unknown_paths_methods_and_content_types_are_problems(client: Client) ->
     wrong_method = client.get("/v1/search")
     refused(wrong_method, 405)
     assert "POST" in wrong_method.headers["allow"]
+    assert wrong_method.json()["detail"] == "GET is not served at /v1/search; use POST"
+    assert refused(client.post("/v1/graph/policy", json={}), 405)["detail"].endswith("; use GET or PUT")
     refused(client.post("/v1/search", content=b"a=b", headers={"content-type": "text/plain"}), 415)
 
 
@@ -192,6 +260,16 @@ def test_a_failed_store_names_no_file_to_a_caller(
     assert refused(answer, 500)["type"] == "/problems/store-failed"
     assert "thread.db" not in answer.text
     assert "/var/lib/thread.db: broken" in caplog.text
+
+
+def test_a_node_that_stops_while_somebody_waits_logs_a_line_without_a_traceback(
+    client: Client, node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.fails_with = errors.NotReady("The node is stopping; the deposit is kept.")
+    problem = refused(client.post("/v1/batch/embeddings", json=batch(wait=True)), 503)
+    assert problem["detail"] == "The node is stopping; the deposit is kept."
+    [record] = [record for record in caplog.records if "stopping" in record.getMessage()]
+    assert (record.levelno, record.exc_info) == (logging.WARNING, None)
 
 
 def test_an_unforeseen_error_is_logged_and_not_shown(

@@ -17,6 +17,7 @@ from litestar.typing import FieldDefinition
 
 from thread_service.errors import InvalidRequest
 from thread_service.text.validate import first_surrogate
+from thread_service.wire import mistyped
 
 # A body of more values than this is refused without a search for the one at fault, which would take seconds.
 _SEARCHED_COMMAS_MAX = 500_000
@@ -89,10 +90,11 @@ def _field_error(message: str) -> InvalidRequest:
     what, path = (what, path) if found else (message, "")
     field = path.rstrip("`").removeprefix(".")
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", what):
-        field, what = f"{field}.{missing[1]}".removeprefix("."), "is required"
-    elif what.startswith("Invalid enum value") and (words := _WORDS.get(field.rpartition(".")[2])):
-        what = f"must be {words}"
-    return InvalidRequest.field(field or "body", what[:1].lower() + what[1:])
+        field = f"{field}.{missing[1]}".removeprefix(".")
+        return InvalidRequest.field(field, mistyped.is_required(field))
+    if what.startswith("Invalid enum value") and (words := _WORDS.get(field.rpartition(".")[2])):
+        return InvalidRequest.field(field, f"must be {words}")
+    return InvalidRequest.field(field or "body", mistyped.told(what, field))
 
 
 def _unreadable_field(body: bytes) -> tuple[str, str] | None:

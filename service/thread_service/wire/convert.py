@@ -40,6 +40,13 @@ def owner(text: str, field: str) -> str:
     return operations.owner_id(bounded_id(text, field))
 
 
+def named_owner(text: str, field: str) -> str:
+    """Of a request that is about nothing but the owner's own: for nobody there would be nothing to do."""
+    if not (named := owner(text, field)):
+        raise InvalidRequest.field(field, 'is blank; say whose documents, such as "me"')
+    return named
+
+
 def _at(items: Sequence[T | None] | None, index: int) -> T | None:
     """The entry of a parallel list that may be absent or shorter than `inputs`."""
     return items[index] if items is not None and index < len(items) else None
@@ -75,6 +82,7 @@ def batch(body: schemas.BatchRequest, node_id: str, chunk_chars: int) -> Batch:
 
     Documents named by the content of their texts go through the dedup gate; a caller's own ids replace.
     """
+    _check_parallel(body)
     ids = tuple(
         bounded_id(_at(body.document_ids, index) or "", f"document_ids[{index}]") for index in range(len(body.inputs))
     )
@@ -89,6 +97,17 @@ def batch(body: schemas.BatchRequest, node_id: str, chunk_chars: int) -> Batch:
         remove_ids=() if body.update is None else (bounded_id(body.update.document_id, "update.document_id"),),
     )
     return Batch(request, tuple(filed), ids)
+
+
+def _check_parallel(body: schemas.BatchRequest) -> None:
+    """Lists beside `inputs` may be shorter; what a longer one says would be said of nothing."""
+    count = len(body.inputs)
+    for name in ("document_ids", "names", "metadata", "tags", "entities", "relationships", "partitions"):
+        given = getattr(body, name)
+        if given is not None and len(given) > count:
+            raise InvalidRequest.field(
+                name, f"holds {len(given):,} entries beside {count:,} of inputs; give one for each"
+            )
 
 
 def _document(
@@ -214,7 +233,7 @@ def remove_request(body: schemas.RemoveRequest) -> operations.RemoveRequest:
         raise InvalidRequest.field(
             "document_ids", 'names no document; to remove everything the owner has, send "all": true'
         )
-    return operations.RemoveRequest(owner(body.owner_id, "owner_id"), _ids(body.document_ids or []))
+    return operations.RemoveRequest(named_owner(body.owner_id, "owner_id"), _ids(body.document_ids or []))
 
 
 def _ids(given: list[str]) -> tuple[str, ...]:
@@ -302,7 +321,7 @@ def documents_request(body: schemas.DocumentsRequest) -> operations.DocumentsReq
 
 def export_request(body: schemas.ExportRequest) -> operations.ExportRequest:
     return operations.ExportRequest(
-        owner(body.owner_id, "owner_id"),
+        named_owner(body.owner_id, "owner_id"),
         group_ids=tuple(bounded_id(text, f"group_ids[{index}]") for index, text in enumerate(body.group_ids or [])),
         prefix=bounded_id(body.document_id_prefix or "", "document_id_prefix"),
         after_id=bounded_id(body.after_id or "", "after_id"),
@@ -317,7 +336,7 @@ def export_request(body: schemas.ExportRequest) -> operations.ExportRequest:
 def update_group_request(body: schemas.UpdateGroupRequest) -> operations.UpdateGroupRequest:
     metadata = operations.GroupMetadata(body.group_description or None, tuple(body.tags or ()))
     return operations.UpdateGroupRequest(
-        owner(body.owner_id, "owner_id"),
+        named_owner(body.owner_id, "owner_id"),
         bounded_id(body.group_id, "group_id"),
         access=body.access or None,
         label=body.label or "",
@@ -327,7 +346,7 @@ def update_group_request(body: schemas.UpdateGroupRequest) -> operations.UpdateG
 
 def update_document_request(body: schemas.UpdateDocumentRequest) -> operations.UpdateDocumentRequest:
     return operations.UpdateDocumentRequest(
-        owner(body.owner_id, "owner_id"),
+        named_owner(body.owner_id, "owner_id"),
         bounded_id(body.document_id, "document_id"),
         access=body.access or None,
         group_id=bounded_id(body.group_id or "", "group_id"),

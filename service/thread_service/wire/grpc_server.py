@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from thread_service import observe
-from thread_service.errors import Busy, InvalidRequest, ThreadError
+from thread_service.errors import Busy, InvalidRequest, NotReady, ThreadError
 from thread_service.wire import limits
 from thread_service.wire.api_key import WANTED, is_granted
 from thread_service.wire.dispatch import Dispatch
@@ -136,7 +136,8 @@ class GrpcServer:
             except ThreadError as error:
                 status = error.grpc_status
                 if error.http_status >= 500 and error.retry_after_seconds is None:
-                    _log.error("%s: %s", rpc, error, exc_info=error)
+                    # A node that stops is no fault, and a line says it.
+                    _log.error("%s: %s", rpc, error, exc_info=None if isinstance(error, NotReady) else error)
                 await _refuse(context, error)
             except Exception:
                 status = "INTERNAL"

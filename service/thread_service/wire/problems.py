@@ -17,7 +17,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
-from thread_service.errors import FieldError, InvalidRequest, StorageFull, ThreadError, TooLarge
+from thread_service.errors import FieldError, InvalidRequest, NotReady, StorageFull, ThreadError, TooLarge
 from thread_service.wire import schemas
 from thread_service.wire.printable import printable
 
@@ -52,8 +52,9 @@ def problem(
 
 def of_error(error: ThreadError) -> Response[bytes]:
     """The answer to a failure of the error tree."""
-    if isinstance(error, StorageFull):
-        # One line: the log may be on the disk that is full.
+    is_stopping = isinstance(error, NotReady) and error.retry_after_seconds is None
+    if isinstance(error, StorageFull) or is_stopping:
+        # One line: the log may be on the disk that is full; and to stop while somebody waits is no fault.
         _log.warning("%s: %s", error.title, error)
     elif error.http_status >= 500 and error.retry_after_seconds is None:
         _log.error("%s: %s", error.title, error, exc_info=error)
@@ -82,9 +83,11 @@ def _http_error(request: Request[Any, Any, Any], error: HTTPException) -> Respon
     title = HTTPStatus(error.status_code).phrase
     # The scope's path: `request.url` is put together from the caller's Host header, which need not parse.
     path = request.scope["path"]
+    allowed = next((value for name, value in (error.headers or {}).items() if name.lower() == "allow"), "")
+    served = " or ".join(sorted({*allowed.replace(",", " ").split()} - {"HEAD", "OPTIONS"}))
     detail = {
         404: f"there is nothing at {path}; /schema lists the routes",
-        405: f"{request.method} is not served at {path}",
+        405: f"{request.method} is not served at {path}; use {served}",
     }.get(error.status_code, error.detail)
     return problem(error.status_code, title, detail, headers=dict(error.headers or {}))
 
