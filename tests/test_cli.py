@@ -95,6 +95,26 @@ def test_a_bad_command_line_is_one_line_and_code_2(
     assert (shown.out, served) == ("", [])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["--data-dri", "x"], "--data-dir"),
+        (["--api-kye=k3y"], "--api-key"),
+        (["bakup"], "backup"),
+        (["compact", "--data_dir", "x"], "--data-dir"),
+        (["doctor", "--jsn"], "--json"),
+        (["--frobnicate"], None),
+    ],
+)
+def test_a_misspelt_word_is_met_with_the_one_that_was_meant(
+    served: list[Any], capsys: pytest.CaptureFixture[str], arguments: list[str], meant: str | None
+) -> None:
+    assert cli.main(arguments) == 2
+    shown = capsys.readouterr().err
+    assert (f"(did you mean {meant}?)" in shown) == (meant is not None)
+    assert ("did you mean" in shown) == (meant is not None)
+
+
 def test_a_node_that_cannot_start_is_one_line_and_code_1(
     served: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

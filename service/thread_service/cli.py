@@ -8,6 +8,7 @@ line on standard error.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import sys
@@ -167,7 +168,7 @@ def _command(name: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="say what came of it as one line of JSON")
     parsed, rest = parser.parse_known_args(arguments)
     if rest:
-        parser.error(_unknown(rest[0], "flag of this command"))
+        parser.error(_unknown(rest[0], "flag of this command", parser.flags))
     given = vars(parsed)
     loaded = _loaded({field: given[field] or "" for field in declarations}, LaunchLine({}), os.environ, Path(".env"))
     # Only now, as below.
@@ -190,7 +191,7 @@ def _doctor(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="say what was found as one line of JSON")
     parsed, rest = parser.parse_known_args(arguments)
     if rest:
-        parser.error(_unknown(rest[0], "flag of this command"))
+        parser.error(_unknown(rest[0], "flag of this command", parser.flags))
     loaded = _settled(vars(parsed), os.environ, Path(".env"))
     # Only now, and nothing that may not be installed.
     from rich.console import Console
@@ -215,7 +216,7 @@ def _mcp(arguments: Sequence[str]) -> int:
         _add(parser, field, declaration)
     parsed, rest = parser.parse_known_args(arguments)
     if rest:
-        parser.error(_unknown(rest[0], "flag of this command"))
+        parser.error(_unknown(rest[0], "flag of this command", parser.flags))
     given = {field: text or "" for field, text in vars(parsed).items()}
     loaded = mcp_settings.load(given, os.environ, settings.read_env_file(Path(".env")))
     try:
@@ -256,7 +257,7 @@ def load(arguments: Sequence[str], environment: MutableMapping[str, str], env_fi
     if rest and rest[0] in COMMANDS:
         parser.error(f"a command comes first: thread {rest[0]} [flags]")
     if rest not in ([], ["serve"]):
-        parser.error(_unknown(rest[0], "flag or command"))
+        parser.error(_unknown(rest[0], "flag or command", [*parser.flags, *COMMANDS, "serve"]))
     return _settled(vars(parsed), environment, env_file)
 
 
@@ -266,9 +267,11 @@ def _settled(given: Mapping[str, str | None], environment: MutableMapping[str, s
     return _loaded(flags, launch_line, environment, env_file)
 
 
-def _unknown(word: str, kind: str) -> str:
+def _unknown(word: str, kind: str, known: Sequence[str]) -> str:
     # Only the name: what follows a misspelt --api-key is not for the log.
-    return f"{word.partition('=')[0][:40]!a} is not a {kind}"
+    name = word.partition("=")[0][:40]
+    near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
+    return f"{name!a} is not a {kind}" + "".join(f" (did you mean {meant}?)" for meant in near)
 
 
 def _loaded(
@@ -282,11 +285,15 @@ def _loaded(
 
 
 class _Parser(argparse.ArgumentParser):
+    @property
+    def flags(self) -> list[str]:
+        return [*self._option_string_actions]
+
     def error(self, message: str) -> NoReturn:
         raise SettingsError(f"{message}; see {self.prog} --help")
 
 
-def _parser(prog: str, usage: str, about: str) -> argparse.ArgumentParser:
+def _parser(prog: str, usage: str, about: str) -> _Parser:
     """Every setting as a flag, by the name of its field, and the older spellings."""
     parser = _Parser(
         prog=prog,
