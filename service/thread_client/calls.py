@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from thread_client import answers
+from thread_client.errors import FieldError, InvalidRequest
 
 T = TypeVar("T")
 
@@ -88,6 +89,8 @@ def file(
     passages (1,200 characters) are cut at paragraphs and sentences; without, each text stays one passage.
     """
     sent = list(documents)
+    for index, item in enumerate(sent):
+        _check(item, f"documents[{index}].")
     body = {
         "thread": {"owner_id": owner_id, **({} if group is None else {"group": _group(group)})},
         "inputs": [item.texts if isinstance(item.texts, str) else list(item.texts) for item in sent],
@@ -123,8 +126,25 @@ def remember(
 ) -> Call[answers.FiledDocument]:
     """File one document; what became of it. See `Document` for what it takes, `file` for `group` and `wait`."""
     document = Document(texts=text, id=id, name=name, entities=entities, facts=facts, metadata=metadata)
+    _check(document)
     call = file(owner_id, [document], group=group, wait=wait)
     return Call(call.path, call.body, lambda body: call.read(body).documents[0], takes_long=wait)
+
+
+def _check(document: Document, prefix: str = "") -> None:
+    """What types would say to whom they are checked for, said to everybody else."""
+    if not isinstance(document.texts, Sequence) or isinstance(document.texts, bytes | bytearray):
+        field = f"{prefix}texts" if prefix else "text"
+        raise _refused(field, f"must be a text or a list of texts, not {type(document.texts).__name__}")
+    for index, fact in enumerate(document.facts):
+        if not isinstance(fact, Sequence) or isinstance(fact, str) or len(fact) != 3:
+            raise _refused(f"{prefix}facts[{index}]", "must be three texts: (subject, predicate, object)")
+    if not isinstance(document.metadata, bytes | None):
+        raise _refused(f"{prefix}metadata", f"must be bytes, not {type(document.metadata).__name__}")
+
+
+def _refused(field: str, message: str) -> InvalidRequest:
+    return InvalidRequest(f"{field}: {message}", fields=(FieldError(field, message),))
 
 
 def _group(group: Group | str) -> dict[str, Any] | str:

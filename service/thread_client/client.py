@@ -95,6 +95,12 @@ class _Asker:
         if isinstance(failure, httpx.TimeoutException) and not isinstance(failure, httpx.ConnectTimeout):
             return Unreachable(f"{self.url} did not answer in time; give the client a longer timeout_seconds")
         what = str(failure) or type(failure).__name__
+        # As httpx words it, which has no error of its own for this.
+        if isinstance(failure, httpx.RemoteProtocolError) and what.startswith("illegal"):
+            return NotANode(
+                f"what listens at {self.url} does not speak HTTP/1.1 ({what}); if that is a node's gRPC port, give its"
+                f" HTTP port, which is {httpx.URL(DEFAULT_URL).port} unless the node was told otherwise"
+            )
         if isinstance(failure, httpx.TransportError):
             return Unreachable(f"{self.url} cannot be reached ({what}); is a node running there?", may_pass=True)
         return NotANode(f"the answer of {self.url} cannot be read: {what}")

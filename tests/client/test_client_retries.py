@@ -7,9 +7,11 @@ import email.utils
 import random
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 from misbehaving import DROP, Answer, misbehaving, ok, problem
 
@@ -153,6 +155,21 @@ def test_a_node_that_is_gone_is_said_after_trying(pauses: list[float]) -> None:
     with Client(url, owner_id="me") as client, pytest.raises(Unreachable, match="is a node running there"):
         client.search("x")
     assert len(pauses) == 5
+
+
+def test_a_port_that_speaks_grpc_is_not_asked_again_and_the_other_one_is_named(pauses: list[float]) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with (
+            Client(f"http://127.0.0.1:{port}", owner_id="me") as client,
+            pytest.raises(NotANode, match=r"gRPC port, give its HTTP port, which is 8081"),
+        ):
+            client.search("x")
+    finally:
+        server.stop(None).wait()
+    assert pauses == []
 
 
 def test_an_answer_that_takes_too_long_is_not_asked_for_twice(pauses: list[float]) -> None:

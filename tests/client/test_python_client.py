@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,27 @@ def test_what_the_node_refuses_names_the_field_and_the_remedy(client: Client) ->
     assert refused.value.fields[0].field == "kinds"
     with pytest.raises(InvalidRequest, match=r"^inputs\[1\]: holds a lone surrogate"):
         client.file([Document(texts="fine"), Document(texts="\ud800")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"text": None}, r"^text: must be a text or a list of texts, not NoneType$"),
+        ({"text": b"bytes"}, r"^text: must be a text or a list of texts, not bytes$"),
+        ({"text": "x", "facts": [("a", "b", "c"), ("a", "b")]}, r"^facts\[1\]: must be three texts: \(subject, pred"),
+        ({"text": "x", "facts": ["abc"]}, r"^facts\[0\]: must be three texts"),
+        ({"text": "x", "facts": [None]}, r"^facts\[0\]: must be three texts"),
+        ({"text": "x", "metadata": "AAH/"}, r"^metadata: must be bytes, not str$"),
+    ],
+)
+def test_what_cannot_be_filed_is_told_before_anything_is_sent(arguments: dict[str, Any], said: str) -> None:
+    with Client("http://127.0.0.1:1", owner_id="me") as client:
+        with pytest.raises(InvalidRequest, match=said):
+            client.remember(**arguments)
+        texts = arguments.pop("text")
+        with pytest.raises(InvalidRequest, match=r"^documents\[1\]\.") as refused:
+            client.file([Document(texts="fine"), Document(texts=texts, **arguments)])
+        assert refused.value.fields[0].field.startswith("documents[1].")
 
 
 def test_without_the_key_only_health_is_told(node_url: str) -> None:
