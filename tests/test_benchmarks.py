@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ sys.path.append(str(BENCHMARKS))
 
 import bench  # noqa: E402
 import compare  # noqa: E402
+import gpu_check  # noqa: E402
 import growth  # noqa: E402
 import growth_data  # noqa: E402
 import harness  # noqa: E402
@@ -112,6 +114,15 @@ def test_every_script_that_is_run_is_there_and_quick_where_it_says_so(tmp_path: 
     for run in bench.runs(tmp_path):
         text = (BENCHMARKS / f"{run.script}.py").read_text()
         assert run.has_quick == ("parse(parser" in text), run.script
+
+
+def test_the_gpu_check_runs_every_test_of_the_kernels_that_is_marked_for_one() -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "gpu", "tests/kernels"]
+    done = subprocess.run(command, cwd=BENCHMARKS.parent, capture_output=True, text=True, timeout=120)
+    collected = {line.split("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    assert "tests/kernels/test_engine_contract.py" in collected, done.stdout
+    run = {str(Path(each).relative_to(BENCHMARKS.parent)) for each in gpu_check.files_with_gpu_tests()}
+    assert collected <= run
 
 
 def sizes(rows: list[int], of_rows: Any) -> list[dict[str, Any]]:
