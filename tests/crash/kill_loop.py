@@ -93,6 +93,8 @@ class Writers:
             clearing = plan.clear_at_kill and self._may_clear()
             if clearing:
                 self._journal.note(event="clear sent")
+                for ledger in self._ledgers:
+                    ledger.under_clear = True
                 client.begin("/v1/clear", {"confirm": True})
                 time.sleep(self._rng.random() * CLEAR_SECONDS_MAX)
             lived = node.process.poll() is None
@@ -170,7 +172,7 @@ class Writers:
             return False
         if cleared:
             ledger.settle(read_back(client, ledger))
-        return True
+        return not ledger.under_clear  # else the answer left a node that has been killed since
 
     def _fail(self, failure: str) -> None:
         with self._changed:

@@ -78,7 +78,8 @@ class Journal:
 class Ledger:
     """One owner's acknowledged documents, and the operation whose answer has not come, if there is one.
 
-    `beside_clear`: a clear was acknowledged while it was in flight; `answer`: its answer, if it came after that.
+    `beside_clear`: a clear was acknowledged while it was in flight. `under_clear`: one was under way, and nobody knows
+    whether it was done. `answer`: the operation's answer, if it came after that.
     """
 
     owner: str
@@ -87,6 +88,7 @@ class Ledger:
     texts: set[str] = field(default_factory=set)
     in_flight: Operation | None = None
     beside_clear: bool = False
+    under_clear: bool = False
     answer: Json | None = None
 
     def begin(self, operation: Operation) -> None:
@@ -99,7 +101,7 @@ class Ledger:
         """Whether the answer to the operation in flight is right. Beside a clear, `settle` tells what it left."""
         operation = self.in_flight
         assert operation is not None
-        if self.beside_clear:
+        if self.beside_clear or self.under_clear:
             self.answer = answer
             return operation.effect.is_right(answer) or operation.on_nothing.is_right(answer)
         self.documents = operation.effect.on(self.documents)
@@ -117,7 +119,7 @@ class Ledger:
             if shown(documents) == found:
                 self.documents = documents
                 self.in_flight = self.answer = None
-                self.beside_clear = False
+                self.beside_clear = self.under_clear = False
                 return outcome
         raise AssertionError(self._differences(found))
 
@@ -126,7 +128,8 @@ class Ledger:
         if operation is None:
             return [("nothing in flight", {} if cleared else self.documents)]
         if not cleared and not self.beside_clear:
-            return [("not done", self.documents), ("done", operation.effect.on(self.documents))]
+            done = ("done", operation.effect.on(self.documents))
+            return [done] if answer is not None else [("not done", self.documents), done]
         possible: list[tuple[str, dict[str, Document]]] = []
         if answer is None or operation.effect.is_right(answer):
             possible.append(("cleared", {}))
