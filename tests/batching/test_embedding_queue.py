@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from thread_service.batching import embed as embed_module
 from thread_service.batching import queue as queue_module
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.batching.queue import TextQueue
 from thread_service.errors import Busy, ModelFailed, NotReady
+from thread_service.logs import Event
 from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable, Role, Stamp, Status
 
 TIMEOUT = 10
@@ -112,6 +115,29 @@ def test_a_big_job_is_embedded_in_bounded_batches_and_answered_in_order(
     np.testing.assert_array_equal(vectors(embedding.submit(texts, "document")), expected(*texts))
     assert [len(call) for call, _ in model.calls] == [1, 4, 4, 2]  # at most 4 texts, and 100 bytes, the longest first
     assert vectors(embedding.submit([], "document")).shape == (0, 2)
+
+
+def test_what_takes_long_is_a_line_now_and_then_that_says_how_far_it_is(
+    embedding: EmbeddingQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[Event]:
+        return [record.msg for record in caplog.records if isinstance(record.msg, Event)]
+
+    caplog.set_level(logging.INFO, "thread_service")
+    vectors(embedding.submit([f"quick {number}" for number in range(9)], "document"))
+    assert told() == []
+    monkeypatch.setattr(embed_module, "PROGRESS_SECONDS", 0.0)
+    vectors(embedding.submit(["query one", "query two"], "query"))
+    vectors(embedding.submit([f"text {number}" for number in range(9)], "document", is_long=True))
+    assert {event.name for event in told()} == {"embedding"}
+    lines = [dict(event.fields) for event in told()]
+    # Batches of four texts; with the last one it is done.
+    assert [(line["texts"], line["pieces"], line["done"]) for line in lines] == [(9, 9, 4), (9, 9, 8)]
+    assert all(line["seconds"] >= 0 for line in lines)
+    caplog.clear()
+    monkeypatch.setattr(embed_module, "PROGRESS_SECONDS", 3_600.0)
+    vectors(embedding.submit([f"again {number}" for number in range(9)], "document"))
+    assert told() == []
 
 
 def test_queries_overtake_documents_between_batches(model: ScriptedEmbedder, embedding: EmbeddingQueue) -> None:

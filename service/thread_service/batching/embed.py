@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from thread_service.batching.queue import Entry, Job, TextQueue
 from thread_service.errors import Busy, ModelFailed, NotReady, ThreadError
+from thread_service.logs import event
 from thread_service.models.embedder import Embedder, EmbeddingFailed, Role
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 _CACHED_QUERIES = 256
 _RETRY_AFTER_SECONDS = {"idle": 5, "downloading": 10, "loading": 2}
 _CLOSE_TIMEOUT_SECONDS = 5.0
+PROGRESS_SECONDS = 10.0
+"""How long documents are embedded before the log says how far that is, and how often it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ class EmbeddingQueue:
         self._document_batches = 0
         self._closing = False
         self._next_attempt = 0.0
+        self._told_at = -math.inf
         self._on_ready: Callable[[], None] = lambda: None
         self._cache: OrderedDict[tuple[str, bytes], NDArray[np.float32]] = OrderedDict()
         self._batches = self._texts = self._failed_batches = self._hits = self._misses = 0
@@ -249,6 +253,22 @@ class EmbeddingQueue:
             for entry, vector in zip(batch, vectors, strict=True):
                 for job, row, weight in entry.waiters:
                     job.add(row, weight, vector)
+            if batch[0].role == "document":
+                self._tell_progress(batch)
+
+    def _tell_progress(self, batch: Sequence[Entry]) -> None:
+        """Let the log know of what takes long, one line for everything that does."""
+        now = time.monotonic()
+        under_way = [job for entry in batch for job, _, _ in entry.waiters if not job.future.done()]
+        if not under_way:
+            return
+        job = min(under_way, key=lambda job: job.since)
+        with self._changed:
+            if now - max(job.since, self._told_at) < PROGRESS_SECONDS:
+                return
+            self._told_at = now
+        done = job.pieces - job.missing
+        event(log, "embedding", texts=job.texts, pieces=job.pieces, done=done, seconds=now - job.since)
 
     def _finish(self, batch: Sequence[Entry]) -> bool:
         """Close the batch's entries to further waiters; False if `close` has answered everyone already."""

@@ -36,12 +36,13 @@ _LANES: dict[Role, tuple[Lane, ...]] = {"query": ("query",), "document": ("docum
 
 
 class Job:
-    """One submission: `future` gets [n, width] when the last of its `missing` pieces is there."""
+    """One submission: `future` gets [n, width] when the last of its `missing` pieces, of `pieces`, is there."""
 
     def __init__(self, texts: int) -> None:
         self.future: Future[NDArray[np.float32]] = Future()
         self.texts = texts
-        self.missing = 0
+        self.pieces = self.missing = 0
+        self.since = time.monotonic()
         self.cut_rows: set[int] = set()
         self._rows: NDArray[np.float32] | None = None
         self._adding = threading.Lock()
@@ -119,7 +120,7 @@ class TextQueue:
         if waited > QUERY_WAITING_SECONDS_MAX:
             raise Busy(f"queries wait {waited:.0f} seconds for the model", retry_after_seconds=math.ceil(waited))
         job = Job(len(texts))
-        job.missing = sum(map(len, pieces))
+        job.pieces = job.missing = sum(map(len, pieces))
         job.cut_rows = {row for row, text in enumerate(pieces) if len(text) > 1}
         self.shared += job.missing - len(new)
         # Texts of a like length waste least in a batch; who gave a job waits for all of it anyway.
