@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from thread_client import answers
+
 DOCS = Path(__file__).parents[1] / "docs"
 CONFIG = DOCS / "mkdocs" / "mkdocs.yml"
 LOADED = re.compile(r"""(?:src|href|poster)=["']?(https?:[^"' >]+)|url\(["']?(https?:[^"')]+)|@import""")
@@ -48,6 +50,19 @@ def test_every_route_call_and_type_is_in_the_reference() -> None:
     assert sum(line.count(" | ") == 3 and line.startswith("| `") for line in grpc.splitlines()) == len(numbers) + len(
         rpcs
     )
+
+
+def test_the_python_page_lists_every_field_of_what_comes_back() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (DOCS / "python.md").read_text(encoding="utf-8"), re.MULTILINE)
+    types = {name: fields for name, fields in rows if isinstance(getattr(answers, name, None), type)}
+    wire_only = {"TraceAnswer", "SearchAnswer"}  # what a search is read from
+    structs = {
+        name for name, kind in vars(answers).items() if isinstance(kind, type) and kind.__module__ == answers.__name__
+    }
+    assert types.keys() == structs - wire_only
+    for name, shown in types.items():
+        for field in getattr(answers, name).__struct_fields__:
+            assert f"`{field}`" in shown, (name, field)
 
 
 def test_every_page_is_in_the_navigation() -> None:

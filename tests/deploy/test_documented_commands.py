@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,10 +24,13 @@ sys.path.append(str(Path(__file__).parents[1] / "crash"))
 
 from node_process import NodeProcess, missing_model
 
+from thread_service.settings import declarations
+
 TOP = Path(__file__).parents[2]
 PAGES = [TOP / "README.md", *sorted((TOP / "docs").glob("*.md"))]
 ELSEWHERE = {
     "ubuntu": "needs Ubuntu 24.04, and root",
+    "install": "installs for the whole machine, as root: what it names is compared with the service below",
     "docker": "needs a Docker engine",
     "gpu": "needs a CUDA device",
     "caddy": "needs Caddy, and a name of one's own",
@@ -112,6 +116,43 @@ def test_what_any_machine_can_run_is_run(node: NodeProcess) -> None:
         if needs == {"run"}:
             done = run(commands, node.log.parent, node.port)
             assert done.returncode == 0, (page, commands, done.stdout, done.stderr)
+
+
+def test_the_first_example_needs_the_graph(node: NodeProcess) -> None:
+    [example] = [commands for page, _, commands in blocks() if page == "first-ten-minutes.md" and "inputs" in commands]
+    example = example.replace('"owner_id": "me"', '"owner_id": "first example"')
+    without = example.replace('"top_k": 2', '"top_k": 2, "graph_mode": "off"')
+    assert without != example
+    keeps, begun = (
+        "Ada Quill keeps the Tidal Ledger in Port Selwyn.",
+        "The Tidal Ledger was begun in 1841 by Orrin Vale.",
+    )
+    found, found_without = (json.loads(run(each, node.log.parent, node.port).stdout) for each in (example, without))
+    assert found["texts"] == [keeps, begun]
+    edges = {(edge["subject"], edge["predicate"], edge["object"]) for edge in found["graph"]["relationships"]}
+    assert ("Ada Quill", "keeps", "Tidal Ledger") in edges
+    assert found_without["texts"][0] == keeps
+    assert begun not in found_without["texts"]
+    assert "graph" not in found_without
+
+
+def test_the_way_without_a_gpu_installs_what_the_service_starts() -> None:
+    text = (TOP / "docs" / "running.md").read_text(encoding="utf-8")
+    [section] = re.findall(r"^## Any Linux, without a GPU\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    [folder] = re.findall(r"-m venv (/\S+)$", section, re.MULTILINE)
+    unit = (TOP / "docs" / "thread.service").read_text(encoding="utf-8")
+    assert f"ExecStart={folder}/bin/thread\n" in unit
+    assert set(re.findall(r"(/\S+)/bin/(?:python|thread)\b", section)) == {folder}
+    with (TOP / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    assert set(re.findall(r"'\.\[(\w+)\]'", section)) == {"cpu"} <= extras.keys()
+    [model] = set(re.findall(r"package:(\S+?)[\s\"]", section))
+    wanted = re.findall(r"^([\w-]+)==", (TOP / "requirements-model.txt").read_text(), re.MULTILINE)
+    assert [name.replace("-", "_") for name in wanted] == model.split("+")
+    [variable] = re.findall(r'"(THREAD_\w+)=', section)
+    assert variable in {declaration.variable for declaration in declarations().values()}
+    [file] = re.findall(r"--append (\S+)", section)
+    assert f"EnvironmentFile=-{file}\n" in unit
 
 
 def test_the_documented_load_is_put_on_a_node(node: NodeProcess) -> None:
