@@ -1,13 +1,16 @@
 """What lies on the device for each row of a table: its code in tiles, and the whole vector while there is room.
 
-Both grow without moving for every batch: their room doubles, and an append writes only the tiles that changed. An older
-version of the codes reads the same memory up to its own row count.
+Both grow without moving for every batch: their room doubles, or grows by an eighth where that is all there is, and an
+append writes only the tiles that changed. An older version of the codes reads the same memory up to its own row count.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +26,8 @@ _FEWEST = 2_048
 """Rows there is room for at least."""
 _MOVED_ROWS = 1 << 18
 """At a time, when memory is given back."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +54,12 @@ class Tiles:
         tiles = tile_count(rows)
         if tiles <= len(self.memory):
             return self
-        room = max(tiles, tile_count(_FEWEST), 2 * len(self.memory))
-        memory = self.residence.room((room, _TILE_BYTES), np.uint8)
+        memory = _with_spare(
+            lambda room: self.residence.room((room, _TILE_BYTES), np.uint8),
+            tiles,
+            least=tile_count(_FEWEST),
+            present=len(self.memory),
+        )
         memory[: len(self.packed)] = self.packed
         return replace(self, memory=memory)
 
@@ -102,7 +111,7 @@ class Vectors:
 
     @classmethod
     def none(cls, residence: Residence, width: int) -> Vectors:
-        return cls._with_room(residence, 0, -(-width // PADDING) * PADDING)
+        return cls._resident(residence, -(-width // PADDING) * PADDING, 0)
 
     @property
     def packed(self) -> Packed:
@@ -113,7 +122,7 @@ class Vectors:
         """Room for so many rows: on the device, else in main memory. OutOfRoom when they fit in neither."""
         if rows <= len(self.values):
             return self
-        roomy = self._with_room(self.residence, max(rows, _FEWEST, 2 * len(self.values)), self.values.shape[1])
+        roomy = self._room(lambda make: _with_spare(make, rows, least=_FEWEST, present=len(self.values)))
         self._say_that_they_left(roomy)
         if self.rows:
             for new, old in zip(roomy.packed.parts, self.packed.parts, strict=True):
@@ -130,7 +139,7 @@ class Vectors:
 
     def only(self, kept: Int64) -> Vectors:
         """Of rows int64[n] `kept`, which ascend. OutOfRoom when they do not fit beside these."""
-        fewer = self._with_room(self.residence, len(kept), self.values.shape[1])
+        fewer = self._room(lambda make: make(len(kept)))
         self._say_that_they_left(fewer)
         for start in range(0, len(kept), _MOVED_ROWS):
             part = slice(start, start + _MOVED_ROWS)
@@ -143,13 +152,23 @@ class Vectors:
     def _values(self) -> torch.Tensor:
         return self.residence.device.tensor(self.values) if self.is_resident else torch.from_numpy(self.values)
 
-    @classmethod
-    def _with_room(cls, residence: Residence, rows: int, width: int) -> Vectors:
-        scales, squares = (residence.room((rows,), np.float32) for _ in range(2))
+    def _room(self, sized: Callable[[Callable[[int], Vectors]], Vectors]) -> Vectors:
+        """What `sized` makes by a call with so many rows: on the device, else in main memory."""
+        width = self.values.shape[1]
         try:
-            return cls(residence, residence.room((rows, width), np.float16), scales, squares, 0, True)
+            return sized(partial(self._resident, self.residence, width))
         except OutOfRoom:
-            return cls(residence, residence.pinned_room((rows, width), np.float16), scales, squares, 0, False)
+            return sized(partial(self._in_main_memory, self.residence, width))
+
+    @classmethod
+    def _resident(cls, residence: Residence, width: int, rows: int) -> Vectors:
+        values = residence.room((rows, width), np.float16)
+        return cls(residence, values, *_norms(residence, rows), 0, True)
+
+    @classmethod
+    def _in_main_memory(cls, residence: Residence, width: int, rows: int) -> Vectors:
+        values = residence.pinned_room((rows, width), np.float16)
+        return cls(residence, values, *_norms(residence, rows), 0, False)
 
     def _say_that_they_left(self, roomy: Vectors) -> None:
         if self.is_resident and not roomy.is_resident:
@@ -158,3 +177,20 @@ class Vectors:
                 "codes, which takes up to 5 times as long, and near rows are read over the bus",
                 len(roomy.values),
             )
+
+
+def _norms(residence: Residence, rows: int) -> tuple[Array, Array]:
+    """Room for scales and squares."""
+    return residence.room((rows,), np.float32), residence.room((rows,), np.float32)
+
+
+def _with_spare(make: Callable[[int], T], wanted: int, *, least: int, present: int) -> T:
+    """What `make` makes with room for `wanted`, and for twice what is `present`; for an eighth more where that does not
+    fit."""
+    spare, little = max(wanted, least, 2 * present), max(wanted + wanted // 8, least)
+    try:
+        return make(spare)
+    except OutOfRoom:
+        if little >= spare:
+            raise
+        return make(little)

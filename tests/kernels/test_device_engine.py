@@ -121,6 +121,19 @@ def test_new_rows_are_one_upload_and_move_no_old_ones() -> None:
     table.close()
 
 
+def test_where_room_does_not_double_it_grows_by_an_eighth_and_vectors_stay(caplog: pytest.LogCaptureFixture) -> None:
+    table, device = new_table()
+    grow(table, VECTORS[:2_000])
+    device.memory_bytes = table.compression.current.codes.codebook.residence.used_bytes + 900_000
+    grow(table, VECTORS[2_000:2_300])
+    codes = table.compression.current.codes
+    assert (codes.vectors.is_resident, codes.coded_rows) == (True, 2_300)
+    assert (len(codes.vectors.values), len(codes.tiles.memory)) == (2_300 + 2_300 // 8, 18 + 18 // 8)
+    assert not caplog.records
+    assert recall(table.search(QUERIES, 10, [None] * 72), nearest_of(VECTORS[:2_300], QUERIES, 10)) >= 0.95
+    table.close()
+
+
 def test_removed_rows_leave_the_device_and_memory_is_given_back() -> None:
     table, _ = new_table()
     grow(table, VECTORS)
