@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import logging
 from importlib.util import find_spec
 from typing import Literal, get_args
 
@@ -13,6 +13,8 @@ Device = Literal["auto", "cpu", "cuda"]
 MOST_BITS = 16
 """Of a code in one sub-space."""
 _PACKAGES = {"cupy": "CuPy", "torch": "torch", "triton": "Triton"}
+
+_log = logging.getLogger(__name__)
 
 
 def create_engine(
@@ -34,9 +36,13 @@ def create_engine(
         raise ValueError(f"gpu_share is over 0 up to 1, not {gpu_share}")
     if device == "cuda":
         return _cuda(compress, pq_bits, gpu_share)
-    if device == "auto":
-        with suppress(EngineUnavailable):
+    if device == "auto" and not _missing():  # without the packages nobody expects a GPU to be used
+        try:
             return _cuda(compress, pq_bits, gpu_share)
+        except EngineUnavailable as error:
+            _log.info("the CPU searches: %s", error)
+        except Exception:
+            _log.warning("the CPU searches: the CUDA engine does not start", exc_info=True)
     if find_spec("faiss") is None:
         raise EngineUnavailable(
             "the CPU engine needs FAISS, which is not installed; type: pip install 'thread-node[cpu]'"
@@ -47,8 +53,7 @@ def create_engine(
 
 
 def _cuda(compress: Compress, pq_bits: int, gpu_share: float) -> Engine:
-    missing = [name for package, name in _PACKAGES.items() if find_spec(package) is None]
-    if missing:
+    if missing := _missing():
         raise EngineUnavailable(
             f"the CUDA engine needs {', '.join(missing)}; type: pip install 'thread-node[cuda13]', or [cuda12] for a "
             "driver of CUDA 12"
@@ -60,3 +65,8 @@ def _cuda(compress: Compress, pq_bits: int, gpu_share: float) -> Engine:
     from thread_kernels.engine_cuda import CudaEngine
 
     return CudaEngine(CudaDevice(gpu_share), compress, pq_bits)
+
+
+def _missing() -> list[str]:
+    """What the CUDA engine needs and is not installed."""
+    return [name for package, name in _PACKAGES.items() if find_spec(package) is None]

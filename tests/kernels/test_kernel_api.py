@@ -55,6 +55,37 @@ def test_an_explicit_wish_for_cuda_is_not_quietly_answered_with_a_cpu(monkeypatc
         assert create_engine("auto").name == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (EngineUnavailable("no card"), ("INFO", "the CPU searches: no card")),
+        (RuntimeError("exclusive mode"), ("WARNING", "the CPU searches: the CUDA engine does not start")),
+    ],
+)
+def test_auto_says_why_the_cpu_searches_where_cuda_is_installed(
+    error: Exception, logged: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: object())
+    monkeypatch.setattr(dispatch, "_cuda", failing)
+    with caplog.at_level("INFO"):
+        assert create_engine("auto").name == "cpu"
+    assert [(record.levelname, record.message) for record in caplog.records] == [logged]
+    with pytest.raises(type(error), match=str(error)):
+        create_engine("cuda")
+
+
+def test_auto_says_nothing_of_cuda_where_it_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None if name == "cupy" else object())
+    with caplog.at_level("INFO"):
+        assert create_engine("auto").name == "cpu"
+    assert caplog.records == []
+
+
 def _insufficient_driver() -> bool:
     """What CuPy 13 does without a driver."""
     raise RuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version")
