@@ -96,7 +96,7 @@ check_system() {
     # shellcheck disable=SC1090
     name=$(. "$file" 2>/dev/null && printf '%s %s' "${ID:-}" "${VERSION_ID:-}") || name=unknown
     [[ $name == 'ubuntu 24.04' ]] ||
-        fail "this is made for Ubuntu 24.04, and here is $name: use the image (docs/docker.md), or install with pip (README.md)"
+        fail "this is made for Ubuntu 24.04, and here is $name: use the image (docs/docker.md), or install with pip (docs/running.md)"
 }
 
 # Sets gpu, driver, memory_mib (of the first device, which the node takes) and extra.
@@ -111,7 +111,7 @@ check_gpu() {
         fail "nvidia-smi shows no device (${answer%%$'\n'*}): see 'nvidia-smi -L'"
     say "GPU: $gpu, $memory_mib MiB, driver $driver"
     ((${capability%.*} >= 8)) ||
-        fail "$gpu has compute capability $capability, and the kernels need 8.0 (RTX 30, A100) or newer: run the node on the CPU (README.md)"
+        fail "$gpu has compute capability $capability, and the kernels need 8.0 (RTX 30, A100) or newer: run the node on the CPU (docs/running.md)"
     ((${driver%%.*} >= OLDEST_DRIVER)) ||
         fail "driver $driver is too old for CUDA 12.9: install $NEWEST_DRIVER or newer ('sudo ubuntu-drivers install'), restart, and run this again"
     if ((${driver%%.*} >= NEWEST_DRIVER)); then
