@@ -235,6 +235,12 @@ def test_a_node_is_ready_before_its_model_and_says_how_far_that_is(tmp_path: Pat
         embedder.load_error = "no such file"
         embedder.may_load.set()
         until(lambda: client.get("/health").json()["embedder"].get("error") == "no such file")
+        # What is stored can be read and removed meanwhile.
+        assert client.get("/readyz").status_code == 200
+        failed = client.post("/v1/search", json={"query": "heron", "thread": {"owner_id": "ann"}})
+        assert (failed.status_code, int(failed.headers["retry-after"]) > 0) == (503, True)
+        assert failed.json()["type"] == "/problems/model-failed"
+        assert failed.json()["detail"] == "embedding model failed: no such file"
         embedder.load_error = None
         until(lambda: client.get("/health").json()["embedder"]["phase"] == "ready")
         assert client.get("/health").json()["embedder"]["index"] == "matches"
