@@ -137,8 +137,8 @@ def _open(settings: Settings, on_failure: Callable[[StoreFailed], None]) -> tupl
         store = Store(directory, engine, on_failure=on_failure)
         on_error.callback(store.close)
         with store.read() as connection:
-            stored = stamp.stored_model(connection), stamp.stored_width(connection)
-        choice = choose(settings, stored[0], os.environ, stored[1])
+            stored = stamp.stored(connection)
+        choice = choose(settings, stored, os.environ)
         extraction = extraction_choice.choose(settings, os.environ)
         if extraction.missing:
             _log.warning("%s; keywords are extracted instead", extraction.missing)

@@ -54,7 +54,7 @@ class Provider:
         """The one that the stamp alone leads to."""
         assert embedder.stamp is not None
         settings = Settings(models_dir=self.settings.models_dir, device="cpu")
-        return choose(settings, embedder.stamp.model, self.environment, embedder.stamp.width).embedder
+        return choose(settings, embedder.stamp, self.environment).embedder
 
 
 def local(folder: Path) -> Provider:

@@ -12,7 +12,7 @@ from embeddings_server import KEY
 
 from thread_service.models import device
 from thread_service.models.choice import CPU_MODEL, Choice, choose
-from thread_service.models.embedder import ModelUnavailable
+from thread_service.models.embedder import ModelUnavailable, Stamp
 from thread_service.models.hosted import HostedEmbedder
 from thread_service.models.provider_key import provider_key
 from thread_service.settings import Settings, SettingsError
@@ -29,7 +29,8 @@ def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chosen(stored: str | None = None, environment: Mapping[str, str] | None = None, **settings: str) -> Choice:
-    choice = choose(Settings(**settings), stored, environment or {})
+    written = None if stored is None else Stamp(stored, stored, None, 384)
+    choice = choose(Settings(**settings), written, environment or {})
     choice.embedder.close()
     return choice
 
@@ -88,7 +89,7 @@ def test_the_model_that_a_stamp_names_is_found_again(monkeypatch: pytest.MonkeyP
         first.load()
         assert first.stamp is not None
         assert first.stamp.space == f"a@b/c@{embeddings_server.WIDTH}"
-        again = choose(Settings(), first.stamp.model, {"OPENAI_API_KEY": KEY}).embedder
+        again = choose(Settings(), first.stamp, {"OPENAI_API_KEY": KEY}).embedder
         again.load()
         assert again.stamp == first.stamp
         assert [head[2]["model"] for head in server.heads] == ["a@b/c"] * 2

@@ -13,7 +13,7 @@ import pytest
 from tiny_voyage import write_voyage
 
 from thread_service.models import device
-from thread_service.models.embedder import ModelUnavailable, Status
+from thread_service.models.embedder import ModelUnavailable, Stamp, Status
 from thread_service.models.local import LocalEmbedder, local_embedder
 
 COMMIT = "c0ffee" * 6 + "c0ff"
@@ -28,12 +28,15 @@ class FakeHub:
         self.reachable = True
         self.fetched: list[str] = []
         self.during_download: Callable[[str], None] = lambda name: None
+        self.asked_for: list[str | None] = []
+        """Revisions; with a commit as its name a snapshot is that commit's, else the newest."""
 
     def names(self) -> list[str]:
         return [path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()]
 
     def model_info(self, _api: Any, repository: str, *, revision: str | None, files_metadata: bool) -> Any:
         assert files_metadata
+        self.asked_for.append(revision)
         if not self.reachable:
             raise ConnectionError("connection refused\nand a long explanation")
         files = [SimpleNamespace(rfilename=name, size=(self.folder / name).stat().st_size) for name in self.names()]
@@ -43,9 +46,11 @@ class FakeHub:
         self, repository: str, *, revision: str | None, cache_dir: Path, allow_patterns: list[str], tqdm_class: Any
     ) -> str:
         cache = Path(cache_dir) / f"models--{repository.replace('/', '--')}"
-        snapshot = cache / "snapshots" / COMMIT
-        (cache / "refs").mkdir(parents=True, exist_ok=True)
-        (cache / "refs" / (revision or "main")).write_text(COMMIT)
+        commit = revision if revision is not None and len(revision) == len(COMMIT) else COMMIT
+        snapshot = cache / "snapshots" / commit
+        if commit != revision:
+            (cache / "refs").mkdir(parents=True, exist_ok=True)
+            (cache / "refs" / (revision or "main")).write_text(commit)
         bar = tqdm_class(desc="bytes", unit="B", total=0)
         for name in allow_patterns:
             target = snapshot / name
@@ -85,8 +90,8 @@ def voyage_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return serve(write_voyage(tmp_path / "upstream", shards=2), monkeypatch)
 
 
-def tiny(tmp_path: Path, spec: str = "org/tiny") -> LocalEmbedder:
-    return local_embedder(spec, models_dir=tmp_path / "models", threads=1)
+def tiny(tmp_path: Path, spec: str = "org/tiny", *, written: Stamp | None = None) -> LocalEmbedder:
+    return local_embedder(spec, models_dir=tmp_path / "models", threads=1, stored=written)
 
 
 def test_the_needed_files_are_fetched_and_the_graph_comes_last(hub: FakeHub, tmp_path: Path) -> None:
@@ -119,6 +124,31 @@ def test_a_model_that_is_there_needs_no_network(hub: FakeHub, tmp_path: Path, sp
     again = tiny(tmp_path, spec)
     again.load()
     assert again.status.phase == "ready"
+
+
+def test_a_filled_index_fetches_the_commit_that_wrote_it(hub: FakeHub, tmp_path: Path) -> None:
+    older = "0ld" * 13 + "0"
+    for stored, asked in (("org/tiny", older), ("org/other", None)):
+        embedder = tiny(tmp_path / stored, written=Stamp("tiny@8", stored, older, 8))
+        embedder.load()
+        assert embedder.stamp is not None
+        assert (hub.asked_for[-1], embedder.stamp.revision) == (asked, asked or COMMIT)
+    hub.reachable = False
+    tiny(tmp_path / "org/tiny", written=Stamp("tiny@8", "org/tiny", older, 8)).load()
+
+
+def test_a_revision_that_is_asked_for_goes_before_the_one_that_wrote_the_index(hub: FakeHub, tmp_path: Path) -> None:
+    tiny(tmp_path, "org/tiny@v1.0", written=Stamp("tiny@8", "org/tiny", "0" * 40, 8)).load()
+    assert hub.asked_for == ["v1.0"]
+
+
+def test_another_commit_that_is_here_is_better_than_none_without_a_network(hub: FakeHub, tmp_path: Path) -> None:
+    tiny(tmp_path).load()
+    hub.reachable = False
+    embedder = tiny(tmp_path, written=Stamp("tiny@8", "org/tiny", "0" * 40, 8))
+    embedder.load()
+    assert embedder.stamp is not None
+    assert embedder.stamp.revision == COMMIT
 
 
 def test_an_interrupted_download_is_taken_up_again(hub: FakeHub, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tiny_voyage import write_voyage
 
 from thread_service.models import device, voyage
 from thread_service.models.choice import CPU_MODEL, Choice, choose
+from thread_service.models.embedder import Stamp
 from thread_service.models.local import LocalEmbedder
 from thread_service.settings import Settings, SettingsError
 
@@ -17,6 +18,10 @@ from thread_service.settings import Settings, SettingsError
 def with_torch_and_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_has_cuda_device", lambda: True)
     monkeypatch.setattr(device, "has_torch", lambda: True)
+
+
+def written_by(model: str, width: int) -> Stamp:
+    return Stamp(f"{model}@{width}", model, None, width)
 
 
 def width_of(choice: Choice) -> int | None:
@@ -42,16 +47,16 @@ def test_on_cuda_the_default_is_voyage_4_nano(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_wrote_the_index_goes_before_the_default() -> None:
-    choice = choose(Settings(), CPU_MODEL, {}, 384)
+    choice = choose(Settings(), written_by(CPU_MODEL, 384), {})
     assert (choice.embedder.model, choice.why) == (CPU_MODEL, "it wrote the index")
 
 
 def test_the_width_is_asked_for_or_that_of_the_index_or_the_models(tmp_path: Path) -> None:
     folder = str(write_voyage(tmp_path / "voyage"))
     asked = Settings(embedding_model=folder, embedding_dim=16)
-    assert width_of(choose(asked, folder, {}, 32)) == 16
-    assert width_of(choose(Settings(), folder, {}, 32)) == 32
-    assert width_of(choose(Settings(embedding_model=folder), "other", {}, 32)) == 64
+    assert width_of(choose(asked, written_by(folder, 32), {})) == 16
+    assert width_of(choose(Settings(), written_by(folder, 32), {})) == 32
+    assert width_of(choose(Settings(embedding_model=folder), written_by("other", 32), {})) == 64
     assert width_of(choose(Settings(embedding_model=folder), None, {})) == 64
 
 

@@ -17,6 +17,7 @@ from in_process import InProcess, document, ids
 
 from thread_service.models import voyage
 from thread_service.models.choice import choose
+from thread_service.models.embedder import Stamp
 from thread_service.settings import Settings
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
@@ -59,8 +60,9 @@ def test_a_node_starts_and_answers_without_a_network(
     monkeypatch.setenv("RAO_HOME", str(tmp_path / "home"))
     settings = Settings(embedding_model=voyage.MODEL, device="cpu", embedding_dim=32)
     fill_models_folder(tmp_path / "home" / "models" / "huggingface")
-    for stored in (None, voyage.MODEL):  # the second start is of a filled index, without any flag
-        embedder = choose(settings, stored, {}, stored_width=None if stored is None else 32).embedder
+    written = Stamp("voyage-4-nano@32", voyage.MODEL, COMMIT, 32)
+    for stored in (None, written):  # the second start is of a filled index, without any flag
+        embedder = choose(settings, stored, {}).embedder
         node = InProcess(tmp_path / "data", embedder)  # type: ignore[arg-type]
         try:
             if stored is None:

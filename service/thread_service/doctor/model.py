@@ -12,16 +12,14 @@ from thread_service.settings import Settings
 
 if TYPE_CHECKING:
     from thread_service.models.choice import Choice
-    from thread_service.models.embedder import Embedder
+    from thread_service.models.embedder import Embedder, Stamp
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """What the stored index says about its model. `has_vectors`: any of a model."""
+    """`has_vectors`: any of a model."""
 
-    model: str | None = None
-    space: str | None = None
-    width: int | None = None
+    stamp: Stamp | None = None
     has_vectors: bool = False
 
 
@@ -33,15 +31,13 @@ def _index(settings: Settings) -> _Index:
         return _Index()
     with database(settings, directory) as connection:
         has_vectors = sql.value(connection, "SELECT 1 FROM vectors WHERE purpose <> 'caller' LIMIT 1") is not None
-        return _Index(
-            stamp.stored_model(connection), stamp.stored_space(connection), stamp.stored_width(connection), has_vectors
-        )
+        return _Index(stamp.stored(connection), has_vectors)
 
 
 def _choice(settings: Settings, stored: _Index) -> Choice:
     from thread_service.models.choice import choose
 
-    return choose(settings, stored.model, os.environ, stored.width)
+    return choose(settings, stored.stamp, os.environ)
 
 
 def model(settings: Settings) -> Result:
@@ -89,13 +85,15 @@ def index(settings: Settings) -> Result:
     stored = _index(settings)
     if not stored.has_vectors:
         return info("no vectors yet; the first deposit decides")
-    space = _space(_choice(settings, stored).embedder, stored.space or "")
-    if space == stored.space:
-        return ok(f"written with {stored.space}")
-    return problem(
-        f"written with {stored.space or 'an unknown model'}, and the node would run {space}: deposits would be refused",
-        f"give --embedding-model {stored.model}, or start the node with this one and run `thread reembed`",
-    )
+    written = stored.stamp.space if stored.stamp is not None else ""
+    space = _space(_choice(settings, stored).embedder, written)
+    if stored.stamp is None or space != written:
+        given = f"give --embedding-model {stored.stamp.model}, or " if stored.stamp is not None else ""
+        return problem(
+            f"written with {written or 'an unknown model'}, and the node would run {space}: deposits would be refused",
+            f"{given}start the node with this one and run `thread reembed`",
+        )
+    return ok(f"written with {written}")
 
 
 def _space(embedder: Embedder, stored: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from thread_service.models import voyage
 from thread_service.models.device import Device, device_for, formats_for
-from thread_service.models.embedder import Embedder
+from thread_service.models.embedder import Embedder, Stamp
 from thread_service.models.local import local_embedder
 from thread_service.models.provider_key import URLS, VARIABLES, Provider, provider_key
 from thread_service.settings import Settings, SettingsError
@@ -61,15 +61,12 @@ class _Hosted:
         return self.name if is_usual else f"{self.provider}:{self.name}@{self.url}"
 
 
-def choose(
-    settings: Settings, stored_model: str | None, environment: Mapping[str, str], stored_width: int | None = None
-) -> Choice:
-    """The embedder for these settings over an index that `stored_model` wrote (None: empty); nothing is loaded yet.
+def choose(settings: Settings, stored: Stamp | None, environment: Mapping[str, str]) -> Choice:
+    """The embedder for these settings over an index with this stamp (None: empty); nothing is loaded yet.
 
-    `stored_width`: components of that model's vectors. Raises SettingsError for settings that do not go together,
-    ModelUnavailable for a name that is no model's.
+    Raises SettingsError for settings that do not go together, ModelUnavailable for a name that is no model's.
     """
-    name, why = _named(settings, stored_model, environment)
+    name, why = _named(settings, None if stored is None else stored.model, environment)
     hosted = _parse(name)
     if hosted is None:
         if settings.embedding_url:
@@ -79,7 +76,7 @@ def choose(
             models_dir=settings.models_dir,
             wish=settings.device,
             width=settings.embedding_dim,
-            stored=(stored_model, stored_width),
+            stored=stored,
         )
         return Choice(local, why, _LOCAL_QUEUES[local.device])
     if settings.embedding_dim is not None:

@@ -23,21 +23,27 @@ from thread_service.models.weights import INDEX, Format, Weights, choose_weights
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """`formats`: forms of weights that may be fetched, best first."""
+    """`formats`: forms of weights that may be fetched, best first. `written_by`: the commit that wrote the index; it is
+    fetched where `revision` does not say which."""
 
     model: str
     name: str
     revision: str | None
     cache_dir: Path
     formats: Sequence[Format] = ("onnx",)
+    written_by: str | None = None
 
     @property
     def folders(self) -> tuple[Path, ...]:
         return (self.cache_dir,)
 
     def here(self) -> Located | None:
+        """The revision that is wanted, else what there is: another than the index's is said, and better than none."""
+        return self._cached(self.revision or self.written_by) or self._cached(self.revision)
+
+    def _cached(self, revision: str | None) -> Located | None:
         found = huggingface_hub.try_to_load_from_cache(
-            self.model, "tokenizer.json", cache_dir=self.cache_dir, revision=self.revision
+            self.model, "tokenizer.json", cache_dir=self.cache_dir, revision=revision
         )
         if not isinstance(found, str):
             return None
@@ -53,8 +59,9 @@ class HubModel:
 
     def _download(self, on_progress: Callable[[float], None], stopped: Callable[[], bool]) -> Located:
         on_progress(0.0)
+        revision = self.revision or self.written_by
         try:
-            listing = huggingface_hub.HfApi().model_info(self.model, revision=self.revision, files_metadata=True)
+            listing = huggingface_hub.HfApi().model_info(self.model, revision=revision, files_metadata=True)
             sizes = {file.rfilename: file.size or 0 for file in listing.siblings or ()}
             weights = choose_weights(sizes, f"{self.model} on the Hub", self.formats)
             settings = [name for name in sizes if any(fnmatch(name, pattern) for pattern in SETTINGS_FILES)]
@@ -64,7 +71,7 @@ class HubModel:
             for part in parts:
                 snapshot = huggingface_hub.snapshot_download(
                     self.model,
-                    revision=self.revision,
+                    revision=revision,
                     cache_dir=self.cache_dir,
                     allow_patterns=part,
                     tqdm_class=_progress_bar(before, total, on_progress, stopped),

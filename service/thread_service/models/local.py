@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import re
@@ -34,17 +35,21 @@ def local_embedder(
     threads: int | None = None,
     wish: Literal["auto", "cpu", "cuda"] = "cpu",
     width: int | None = None,
-    stored: tuple[str | None, int | None] = (None, None),
+    stored: Stamp | None = None,
 ) -> LocalEmbedder:
     """The model that `spec` names, as in `source_of`; nothing is loaded before `load`.
 
     `threads`: on a CPU; by default every core this process may use. `wish`: the device. `width`: components that
-    are kept of a vector; by default those of `stored`, the model and the width of the index, where it is this model.
+    are kept of a vector. `stored`: what the index was written with; where that is this model, its width and revision
+    are kept to.
     """
     device = device_for(wish)
     source = source_of(spec, models_dir, formats_for(device))
     threads = threads or len(os.sched_getaffinity(0))
-    stored_width = stored[1] if stored[0] == source.model else None
+    same = stored if stored is not None and stored.model == source.model else None
+    if same is not None and isinstance(source, HubModel):
+        source = dataclasses.replace(source, written_by=same.revision)
+    stored_width = None if same is None else same.width
     return LocalEmbedder(spec, source, threads=threads, device=device, width=width, stored_width=stored_width)
 
 

@@ -59,9 +59,8 @@ def another_model(
     if not chosen and begun is None:
         return None
     unsaid: dict[str, Any] = {"embedder": "", "embedding_model": "", "embedding_url": "", "embedding_dim": None}
-    stored = (None, None) if chosen or begun is None else (begun.model, begun.width)
     try:
-        choice = choose(dataclasses.replace(settings, **(unsaid | chosen)), stored[0], environment, stored[1])
+        choice = choose(dataclasses.replace(settings, **(unsaid | chosen)), None if chosen else begun, environment)
     except SettingsError as error:
         raise InvalidRequest(str(error)) from error
     return EmbeddingQueue(choice.embedder, **choice.queue)

@@ -24,23 +24,11 @@ def stored_space(connection: apsw.Connection) -> str | None:
     return None if found is None else str(found)
 
 
-def stored_model(connection: apsw.Connection) -> str | None:
-    """The name by which the model of the index can be loaded again."""
-    found: str | None = sql.value(connection, "SELECT model FROM stamp")
-    return found
-
-
 def stored(connection: apsw.Connection, *, next: bool = False) -> Stamp | None:
     """The whole stamp of the index, or of the model that is to take its place (`next`); None without one."""
     table = "next_stamp" if next else "stamp"
     found = sql.row(connection, f"SELECT space, model, revision, width FROM {table}")
     return None if found is None else Stamp(*found)
-
-
-def stored_width(connection: apsw.Connection) -> int | None:
-    """Components of the vectors of that model."""
-    found: int | None = sql.value(connection, "SELECT width FROM stamp")
-    return found
 
 
 def state(connection: apsw.Connection, running: Stamp) -> State:
