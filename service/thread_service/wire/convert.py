@@ -100,9 +100,12 @@ def batch(body: schemas.BatchRequest, node_id: str, chunk_chars: int) -> Batch:
 
 
 def _check_parallel(body: schemas.BatchRequest) -> None:
-    """Lists beside `inputs` may be shorter; what a longer one says would be said of nothing."""
+    """Lists beside `inputs` may be shorter; what a longer one says would be said of nothing.
+
+    Only the lists that the original node does not know: its callers may send longer ones of the others.
+    """
     count = len(body.inputs)
-    for name in ("document_ids", "names", "metadata", "tags", "entities", "relationships", "partitions"):
+    for name in ("document_ids", "partitions"):
         given = getattr(body, name)
         if given is not None and len(given) > count:
             raise InvalidRequest.field(
