@@ -81,7 +81,8 @@ GOODPUT_MIN = 0.9
 @dataclass(slots=True)
 class Window:
     """What was sent in a stretch of time, and what became of it, then or later. `answered_per_second` counts the
-    answers 200 that came in that time. Memory and descriptors are the node's at its end."""
+    answers 200 that came in that time. Memory and descriptors are the node's at its end, the callers' connections left
+    out: how many there are says how many waited."""
 
     seconds: float
     offered_per_second: float
@@ -112,6 +113,7 @@ class Callers:
         self._pid = pid
         self._requests = requests
         self._idle: deque[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = deque()
+        self._open = 0
 
     async def window(self, rate: float, seconds: float) -> Window:
         """Offer so many requests a second for so long; returns when all have their answers."""
@@ -125,6 +127,7 @@ class Callers:
         await asyncio.sleep(max(0.0, end - time.perf_counter()))
         lasted = time.perf_counter() - started
         resident_mb, descriptors = usage(self._pid)
+        connections = self._open
         _, late = await asyncio.wait(sent, timeout=DRAIN_SECONDS)
         for task in late:
             seen.statuses["no answer"] += 1
@@ -138,20 +141,26 @@ class Callers:
             statuses=dict(seen.statuses),
             refused_p99_ms=round(percentile(seen.refusals, 99), 1),
             resident_mb=round(resident_mb, 1),
-            descriptors=descriptors,
+            descriptors=descriptors - connections,
         )
 
     def close(self) -> None:
         for *_, writer in self._idle:
-            writer.close()
+            self._end(writer)
+
+    def _end(self, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        self._open -= 1
 
     async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         while self._idle and self._idle[0][0] < time.perf_counter() - IDLE_SECONDS:
-            self._idle.popleft()[-1].close()
+            self._end(self._idle.popleft()[-1])
         if self._idle:
             _, reader, writer = self._idle.pop()
             return reader, writer
-        return await asyncio.open_connection("127.0.0.1", self._port)
+        opened = await asyncio.open_connection("127.0.0.1", self._port)
+        self._open += 1
+        return opened
 
     async def _ask(self, request: bytes, seen: Seen, end: float) -> None:
         started = time.perf_counter()
@@ -171,13 +180,13 @@ class Callers:
                 seen.refusals.append(now - started)
             seen.statuses[status] += 1
             if b"connection: close" in head:
-                writer.close()
+                self._end(writer)
             else:
                 self._idle.append((now, reader, writer))
         except (OSError, asyncio.IncompleteReadError) as error:
             seen.statuses[type(error).__name__] += 1
             if writer is not None:
-                writer.close()
+                self._end(writer)
 
 
 def percentile(seconds: list[float], percent: float) -> float:
