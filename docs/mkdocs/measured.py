@@ -122,7 +122,7 @@ BLOCKS = {
     ),
     "soak": Block(
         ("soak",),
-        "Searches, deposits and removals, mixed, on three ways in, at a steady rate of arrival.",
+        "Searches, deposits and removals over HTTP, mixed, at a steady rate of arrival.",
         tables.soak,
         plots.soak,
     ),
