@@ -23,6 +23,7 @@ import hashlib
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,10 @@ async def measure(data: DataSet, embedder: CopyingEmbedder, count: int) -> dict[
         cold = await timer.round(texts)
         warm = [pair for _ in range(ROUNDS) for pair in await timer.round(texts)]
         phases = await timer.phases(texts)
+        tables = {
+            f"{purpose}@{width}": asdict(resident.table.stats())
+            for (purpose, width), resident in opened.store.resident.tables.items()
+        }
     stamp = embedder.stamp
     return {
         "relationships": relationships,
@@ -131,6 +136,7 @@ async def measure(data: DataSet, embedder: CopyingEmbedder, count: int) -> dict[
         "model": "" if stamp is None else stamp.space,
         "milliseconds": {"first time": _summary(cold), "warm": _summary(warm)},
         "phases_warm": {name: _percentiles(times) for name, times in phases.items()},
+        "tables": tables,
     }
 
 
