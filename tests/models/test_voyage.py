@@ -13,7 +13,7 @@ from loading import load_error, loaded
 from numpy.typing import NDArray
 from tiny_voyage import CONFIG, HIDDEN, PROMPTS, WIDTH, reference, tensors, token_ids, write_tokenizer, write_voyage
 
-from thread_service.models.embedder import EmbeddingFailed
+from thread_service.models.embedder import EmbeddingFailed, Stamp
 from thread_service.models.folder import read_folder
 from thread_service.models.local import local_embedder
 
@@ -100,15 +100,19 @@ def test_a_cut_vector_is_renormalised(checkpoint: Callable[..., Path]) -> None:
 def test_of_2048_components_1024_are_kept_unless_the_index_has_others(checkpoint: Callable[..., Path]) -> None:
     head = np.random.default_rng(1).normal(size=(2048, HIDDEN)).astype(np.float32)
     folder = checkpoint(config=config(num_labels=2048), weights=tensors() | {"linear.weight": head})
-    stored = str(folder)
-    for options, width in (
-        ({}, 1024),
-        ({"stored": (stored, 512)}, 512),
-        ({"stored": (stored, 384)}, 1024),
-        ({"stored": ("other", 512)}, 1024),
-        ({"width": 2048, "stored": (stored, 512)}, 2048),
+    model = str(folder)
+
+    def written(width: int, by: str = model) -> Stamp:
+        return Stamp(f"voyage@{width}", by, None, width)
+
+    for asked, stored, width in (
+        (None, None, 1024),
+        (None, written(512), 512),
+        (None, written(384), 1024),
+        (None, written(512, "other"), 1024),
+        (2048, written(512), 2048),
     ):
-        embedder = local_embedder(stored, models_dir=Path("unused"), **options)  # type: ignore[arg-type]
+        embedder = local_embedder(model, models_dir=Path("unused"), width=asked, stored=stored)
         assert embedder.width_by_files() == width
     assert loaded(folder).embed(["a"], "query").shape == (1, 1024)
 
