@@ -6,6 +6,7 @@ import asyncio
 from threading import Event
 
 import pytest
+from in_process import TIMEOUT, InProcess, until
 
 from thread_service.errors import Busy, NotReady
 from thread_service.node.work import WAITING_SECONDS_MAX, Work
@@ -81,3 +82,22 @@ def test_work_after_the_end_is_refused_as_not_ready() -> None:
             await work.run(lambda: 1)
 
     asyncio.run(scenario())
+
+
+def test_the_query_of_a_search_that_is_refused_does_not_reach_the_model(
+    node: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Busy("too much waits", retry_after_seconds=1)
+
+    node.embedder.open.clear()
+    in_hand = node.queue.submit(["in hand"], "document")
+    until(lambda: node.queue.stats().waiting_documents == 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Work, "start", refuse)
+        with pytest.raises(Busy, match="too much waits"):
+            node.search("ann", "refused")
+    node.embedder.open.set()
+    in_hand.result(TIMEOUT)
+    node.search("ann", "taken")
+    assert node.embedder.embedded == [("in hand", "document"), ("taken", "query")]
