@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thread_kernels import create_engine
+from thread_kernels.compression import SETTLING_GROWTH
+from thread_kernels.interface import TableStats
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.models.embedder import Embedder, Role, Stamp, Status
 from thread_service.models.extraction.interface import Extractor
@@ -219,6 +221,17 @@ def wait_for_codes(store: Store) -> None:
     """Until no table is being coded."""
     while any(resident.table.stats().state == "training" for resident in store.resident.tables.values()):
         time.sleep(0.1)
+
+
+def wait_for_rest(store: Store) -> None:
+    """Until no table is being coded, or will be once it has had no new rows for some seconds."""
+    while any(_is_unsettled(resident.table.stats()) for resident in store.resident.tables.values()):
+        time.sleep(0.1)
+
+
+def _is_unsettled(stats: TableStats) -> bool:
+    outgrown = stats.rows - stats.dead_rows >= SETTLING_GROWTH * stats.trained_rows > 0
+    return stats.state == "training" or (stats.state == "coded" and outgrown)
 
 
 def write_results(

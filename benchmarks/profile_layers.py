@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from harness import MODEL, OWNER, DataSet, file_all, opened_node, parse, peers, wait_for_codes, write_results
+from harness import MODEL, OWNER, DataSet, file_all, opened_node, parse, peers, wait_for_rest, write_results
 from load import Call, http_callers, http_request, mothership
 from search_latency import CopyingEmbedder, document
 from service import START_SECONDS, wait_ready
@@ -82,7 +82,7 @@ async def fill(folder: Path, data: DataSet, count: int) -> None:
     """That many documents; the first are the data set's own."""
     async with opened_node(CopyingEmbedder(MODEL), folder=folder) as opened:
         await file_all(opened.node, [made(data, at) for at in range(count)])
-        await asyncio.to_thread(wait_for_codes, opened.store)
+        await asyncio.to_thread(wait_for_rest, opened.store)
 
 
 def made(data: DataSet, number: int) -> DocumentIn:

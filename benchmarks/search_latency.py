@@ -38,7 +38,7 @@ from harness import (
     file_all,
     opened_node,
     parse,
-    wait_for_codes,
+    wait_for_rest,
     write_results,
 )
 from numpy.typing import NDArray
@@ -116,7 +116,7 @@ async def measure(data: DataSet, embedder: CopyingEmbedder, count: int) -> dict[
         started = time.perf_counter()
         documents = [document(data.passages[at % len(data.passages)], at // len(data.passages)) for at in range(count)]
         await file_all(opened.node, documents)
-        await asyncio.to_thread(wait_for_codes, opened.store)
+        await asyncio.to_thread(wait_for_rest, opened.store)
         relationships = sum(len(filed.relationships) for filed in documents)
         print(f"filed in {time.perf_counter() - started:.0f} s, {relationships} relationships", flush=True)
         texts = [question.text for question in data.questions]

@@ -1,8 +1,8 @@
 """Keeps the codes of a growing table: trains, catches up, drops the dead and trains again, beside searches and appends.
 
-The thread lives only while there is work. It builds a new `Compressed` and swaps it in with one assignment; whoever
-searches meanwhile keeps the one it began with. What has no codes yet is scanned exactly, so nothing waits for the
-thread.
+The thread lives only while there is work, or will be once the table has come to rest. It builds a new `Compressed` and
+swaps it in with one assignment; whoever searches meanwhile keeps the one it began with. What has no codes yet is
+scanned exactly, so nothing waits for the thread.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from thread_kernels.membership import Membership, Passing
 from thread_kernels.reach import CALIBRATED_COUNTS, Look, Reach, calibrate
 
 RETRAINING_GROWTH = 4
+"""A table that keeps growing is trained again at so many times the rows."""
+SETTLING_GROWTH, SETTLING_SECONDS = 1.25, 10.0
+"""One that has come to rest, for so long without a new row, already at so many times: the farther a table has outgrown
+its codebook, the deeper each search has to look."""
 DEAD_FRACTION, _DEAD_ROWS = 5, 256
 """The dead are dropped once they are more than one in five, and not a mere handful."""
 _RECALIBRATING_GROWTH = 2
@@ -104,6 +108,8 @@ class Compression:
         self._coder = coder
         self._condition = Condition()
         self._thread: Thread | None = None
+        self._is_resting = False
+        """The thread has no work, and waits for the table to come to rest."""
         self._closed = False
         self._failure: Exception | None = None
         self._failed_rows = 0
@@ -112,23 +118,29 @@ class Compression:
 
     @property
     def is_working(self) -> bool:
-        return self._thread is not None
+        return self._thread is not None and not self._is_resting
 
     @property
     def has_failed(self) -> bool:
         return self._failure is not None
 
     def wake(self) -> None:
-        """Start the thread if there is work and it is not running."""
+        """Start the thread if there is work, or will be, and it is not running."""
         with self._condition:
-            if self._thread is None and self._next() is not None:
+            if self._thread is None and (self._next() is not None or self._is_unsettled()):
                 self._thread = Thread(target=self._run, name="codes", daemon=True)
                 self._thread.start()
+            elif self._is_resting and self._next() is not None:
+                self._is_resting = False  # at once: whoever waits from here on waits for this work
+                self._condition.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until there is no work left; false when that took longer. RuntimeError when the last work failed."""
+        """Wait until there is no work left; false when that took longer. RuntimeError when the last work failed.
+
+        What will be done once the table has come to rest is not waited for.
+        """
         with self._condition:
-            done = self._condition.wait_for(lambda: self._thread is None, timeout_s)
+            done = self._condition.wait_for(lambda: not self.is_working, timeout_s)
             if self._failure is not None:
                 raise RuntimeError("the codes of the table could not be made") from self._failure
             return done
@@ -136,7 +148,7 @@ class Compression:
     def compact(self) -> None:
         """Drop the dead now, once the thread is idle."""
         with self._condition:
-            self._condition.wait_for(lambda: self._thread is None)
+            self._condition.wait_for(lambda: not self.is_working)
             if not self._closed and self._members.dead_count:
                 self._squeeze()
 
@@ -153,6 +165,7 @@ class Compression:
         """End the thread. Idempotent. What codes there are stay in use."""
         with self._condition:
             self._closed = True
+            self._condition.notify_all()
             thread = self._thread
         if thread is not None:
             thread.join()
@@ -160,7 +173,7 @@ class Compression:
     def _run(self) -> None:
         while True:
             with self._condition:
-                work = self._next()
+                work = self._work()
                 if work is None:
                     self._thread = None
                     self._condition.notify_all()
@@ -176,6 +189,29 @@ class Compression:
                 self._failure, self._failed_rows = error, max(1, self._members.live_count)
                 continue
             self._failure = None
+
+    def _work(self) -> Callable[[], None] | None:
+        """What to do next, waiting for the table to come to rest if it is to be trained then; None for nothing."""
+        work = self._next()
+        while work is None and self._is_unsettled():
+            rows, self._is_resting = self._members.row_count, True
+            self._condition.notify_all()
+            self._condition.wait_for(lambda: self._closed or not self._is_resting, SETTLING_SECONDS)
+            self._is_resting = False
+            work = self._next()
+            if work is None and rows == self._members.row_count and self._is_unsettled():
+                work = self._train
+        return work
+
+    def _is_unsettled(self) -> bool:
+        """Whether a table at rest would be trained again."""
+        current = self.current
+        return (
+            not self._closed
+            and current is not None
+            and self._failure is None
+            and self._members.live_count >= SETTLING_GROWTH * current.trained_rows
+        )
 
     def _next(self) -> Callable[[], None] | None:
         if self._closed:

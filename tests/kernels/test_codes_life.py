@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from threading import Event, Thread
+from threading import enumerate as threads
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def test_many_fresh_codes_are_merged_into_the_base(monkeypatch: pytest.MonkeyPat
     table.close()
 
 
-def test_a_growing_table_is_calibrated_at_2_times_and_trained_at_8_times_the_rows() -> None:
+def test_a_growing_table_is_calibrated_at_2_times_and_trained_at_4_times_the_rows() -> None:
     table = coded(VECTORS[:400])
     first = state_of(table)
     assert (first.trained_rows, first.calibrated_rows) == (400, 400)
@@ -132,6 +133,51 @@ def test_a_growing_table_is_calibrated_at_2_times_and_trained_at_8_times_the_row
     assert_right(table, VECTORS, 0.97)
     assert table.stats().scanned == table.stats().gathered == 0
     table.close()
+
+
+def test_a_table_at_rest_is_trained_on_all_its_rows_once_it_has_outgrown_its_codes_by_a_quarter(
+    monkeypatch: pytest.MonkeyPatch, held_training: tuple[Event, Event]
+) -> None:
+    monkeypatch.setattr(compression, "SETTLING_SECONDS", 0.01)
+    started, finish = held_training
+    finish.set()
+    table = coded(VECTORS[:1_000])
+    first = state_of(table)
+    started.clear()
+    grow(table, VECTORS[1_000:1_240])
+    assert state_of(table).codes.codebook is first.codes.codebook, "1.24 times the rows are not enough"
+
+    table.append(VECTORS[1_240:1_300])
+    assert started.wait(PATIENCE_S)
+    settle(table)
+    second = state_of(table)
+    assert second.codes.codebook is not first.codes.codebook
+    assert (second.trained_rows, second.calibrated_rows, second.codes.base_rows, second.codes.fresh_rows) == (
+        1_300,
+        1_300,
+        1_300,
+        0,
+    )
+    assert_right(table, VECTORS[:1_300], 0.97)
+    table.close()
+
+
+def test_a_table_that_waits_for_its_rest_takes_new_rows_and_closes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "SETTLING_SECONDS", 3_600)
+    table = coded(VECTORS[:1_000])
+    grow(table, VECTORS[1_000:1_500])
+    assert (table.stats().state, state_of(table).trained_rows, state_of(table).codes.rows) == ("coded", 1_000, 1_500)
+
+    grow(table, VECTORS[1_500:1_700])
+    assert (table.stats().state, state_of(table).trained_rows, state_of(table).codes.rows) == ("coded", 1_000, 1_700)
+    table.remove(range(600))
+    settle(table)
+    assert (table.stats().dead_rows, state_of(table).codes.coded_rows) == (0, 1_100)
+    table.append(VECTORS[1_700:])
+    settle(table)
+    assert (table.stats().state, table.stats().trained_rows) == ("coded", 1_000)
+    table.close()
+    assert not any(thread.name == "codes" for thread in threads())
 
 
 def test_the_dead_are_squeezed_out_once_they_are_more_than_a_fifth_and_at_once_on_demand() -> None:

@@ -347,7 +347,7 @@ def _shown(view: View, ranked: Ranked, top_k: int) -> SearchAnswer:
     shown = showing.show(_in_order(ranked, top_k), top_k)
     ends = (key for edge in ranked.edges for key in (edge.subject_key, edge.object_key))
     names = view.links.names({*shown.entity_keys(), *ranked.matched, *ends}, view.owner_key)
-    expanded = {row.content_key for row in shown.rows} - ranked.direct
+    expanded = shown.content_keys() - ranked.direct
     return SearchAnswer(shown.named(names), _trace(view, ranked, names, len(expanded)))
 
 

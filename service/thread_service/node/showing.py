@@ -6,10 +6,10 @@ Everything is fetched for a handful of rows at once.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 import apsw
 from pyroaring import BitMap
@@ -34,28 +34,44 @@ class Row:
     distance: float
 
 
-@dataclass(slots=True)
-class Shown:
-    """Passages, their entities still to be named; `rows` and `links` (best first) stand beside them."""
+class ShownRow(NamedTuple):
+    """A row with what is known of it; `entities`: their keys, best first, still to be named."""
 
-    passages: list[Passage] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    links: list[list[Link]] = field(default_factory=list)
+    row: Row
+    document: lookup.ShownDocument
+    text: lookup.PassageText
+    group: GroupRef | None
+    entities: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The rows that are shown, in their order."""
+
+    rows: list[ShownRow] = field(default_factory=list)
+
+    def content_keys(self) -> set[int]:
+        return {shown.row.content_key for shown in self.rows}
 
     def entity_keys(self) -> set[int]:
-        return {link.entity_key for links in self.links for link in links}
+        return {key for shown in self.rows for key in shown.entities}
 
     def named(self, names: Mapping[int, lookup.EntityName]) -> tuple[Passage, ...]:
         """The passages with their entities, those that have a name the caller may read."""
+        references = {key: reference(name) for key, name in names.items()}
         return tuple(
-            dataclasses.replace(
-                passage,
-                entities=tuple(
-                    reference(names[link.entity_key])
-                    for link in islice((link for link in links if link.entity_key in names), ENTITIES_SHOWN)
-                ),
+            Passage(
+                partition_id=partition_id(document.document_id, text.ordinal),
+                document_id=document.document_id,
+                owner_id=document.owner_id,
+                name=document.name,
+                text=text.text,
+                media_type=text.media_type,
+                distance=row.distance,
+                entities=tuple([references[key] for key in entities if key in references][:ENTITIES_SHOWN]),
+                group=group,
             )
-            for passage, links in zip(self.passages, self.links, strict=True)
+            for row, document, text, group, entities in self.rows
         )
 
 
@@ -80,7 +96,7 @@ class Showing:
     def show(self, rows: Iterator[Row], count: int) -> Shown:
         """The first `count` rows that may be shown."""
         shown = Shown()
-        while len(shown.passages) < count and (chunk := list(islice(rows, count))):
+        while len(shown.rows) < count and (chunk := list(islice(rows, count))):
             self._show(chunk, count, shown)
         return shown
 
@@ -94,24 +110,11 @@ class Showing:
         frequencies = self._links.documents_of(link.entity_key for each in links.values() for link in each)
         for row in chunk:
             document, text = documents.get(row.content_key), texts.get(row.partition_key)
-            if document is None or text is None or len(shown.passages) == count:
+            if document is None or text is None or len(shown.rows) == count:
                 continue
             group = groups.get(document.document_key)
-            shown.rows.append(row)
-            shown.links.append(self._best(links[document.document_key], text, frequencies))
-            shown.passages.append(
-                Passage(
-                    partition_id=partition_id(document.document_id, text.ordinal),
-                    document_id=document.document_id,
-                    owner_id=document.owner_id,
-                    name=document.name,
-                    text=text.text,
-                    media_type=text.media_type,
-                    distance=row.distance,
-                    entities=(),
-                    group=None if group is None else self._group(group),
-                )
-            )
+            best = self._best(links[document.document_key], text, frequencies)
+            shown.rows.append(ShownRow(row, document, text, None if group is None else self._group(group), best))
 
     def _group(self, group: registry.Group) -> GroupRef:
         if group.group_key not in self._groups:
@@ -119,7 +122,7 @@ class Showing:
             self._groups[group.group_key] = GroupRef(group.group_id, group.label, group.description, tags)
         return self._groups[group.group_key]
 
-    def _best(self, links: Iterable[Link], text: lookup.PassageText, frequencies: Mapping[int, BitMap]) -> list[Link]:
+    def _best(self, links: Iterable[Link], text: lookup.PassageText, frequencies: Mapping[int, BitMap]) -> list[int]:
         """Names before keywords, most evident first, then asserted before mentioned, rarer before commoner. Of a
         document in several parts only what this part names, if it names any."""
         candidates = list(links)
@@ -127,16 +130,13 @@ class Showing:
             keys = lookup.name_keys(self._connection, [link.entity_key for link in candidates])
             words = f" {' '.join(tokens(text.text))} "
             candidates = [link for link in candidates if f" {keys.get(link.entity_key, '')} " in words] or candidates
-        candidates.sort(
-            key=lambda link: (
-                link.standing == Standing.KEYWORD,
-                -self._strengths.get(link.entity_key, 0.0),
-                -link.standing,
-                len(frequencies[link.entity_key]),
-                link.entity_key,
-            )
-        )
-        return candidates[:ENTITIES_LOOKED_UP]
+        strength = self._strengths.get
+        ranked = [
+            (standing == Standing.KEYWORD, -strength(key, 0.0), -standing, len(frequencies[key]), key)
+            for key, standing in candidates
+        ]
+        ranked.sort()
+        return [key for *_, key in ranked[:ENTITIES_LOOKED_UP]]
 
 
 def reference(entity: lookup.EntityName) -> EntityRef:

@@ -104,7 +104,7 @@ class View:
 
     def measure(self, partitions: Keys) -> Rows:
         """Exact distances of the partitions that have a row of the query's width."""
-        measured = [Rows()]
+        measured: list[Rows] = []
         for table in self.tables:
             rows = table.rows_of(partitions)
             result = table.table.rescore(self.vector, rows)
@@ -117,7 +117,7 @@ class View:
                     result.cosines.astype(np.float64),
                 )
             )
-        return Rows.join(*measured)
+        return measured[0] if len(measured) == 1 else Rows.join(Rows(), *measured)
 
     def joining(self, known: Rows, documents: Sequence[int]) -> Keys:
         """Partitions of the documents, in their order, that join the rows that are known."""

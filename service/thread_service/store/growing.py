@@ -34,11 +34,12 @@ class GrowingInts:
 
     def get(self, keys: ArrayLike) -> NDArray[np.int64]:
         """Values of the keys, int64 [n]."""
-        wanted = np.atleast_1d(np.asarray(keys, dtype=np.int64))
+        wanted = np.asarray(keys, dtype=np.int64).reshape(-1)
         values = self._values
         # As an unsigned number a key below 0 is beyond the end.
         if not wanted.size or wanted.view(np.uint64).max() < len(values):
-            return values.take(wanted) + np.int64(self._missing)
+            found: NDArray[np.int64] = values.take(wanted) + np.int64(self._missing)
+            return found
         inside = (wanted >= 0) & (wanted < len(values))
         found = np.full(len(wanted), self._missing, np.int64)
         found[inside] += values[wanted[inside]]
