@@ -289,7 +289,7 @@ def test_a_directory_in_use_names_the_process(settings: Callable[..., Settings],
 
 def test_what_is_there_is_read_without_changing_it(settings: Callable[..., Settings], stored: Path) -> None:
     before = {path: path.read_bytes() for path in stored.rglob("*") if path.is_file()}
-    assert storage.schema(settings()) == Result("ok", "version 3")
+    assert storage.schema(settings()) == Result("ok", "version 4")
     assert model.index(settings()).status == "info"
     assert storage.log(settings()).status == "ok"
     assert storage.fsync(settings()).status == "ok"
@@ -304,7 +304,7 @@ def change(stored: Path, statement: str) -> None:
 
 def test_data_that_this_version_cannot_open_is_said(settings: Callable[..., Settings], stored: Path) -> None:
     change(stored, "PRAGMA user_version = 99")
-    is_problem(storage.schema(settings()), "version 99, and this program knows 3", "upgrade")
+    is_problem(storage.schema(settings()), "version 99, and this program knows 4", "upgrade")
     change(stored, "PRAGMA user_version = 1")
     is_problem(storage.schema(settings()), "before the first release", "another --data-dir")
     (stored / "FORMAT").unlink()

@@ -95,7 +95,11 @@ def _stored(db: apsw.Connection, node: InProcess, names: _Names) -> Snapshot:
     }
     found["partitions"] = {
         names.partitions[key]: (text, brought, vector)
-        for key, text, brought, vector in table(db, "SELECT partition_key, text, brought, vector FROM partitions")
+        for key, text, brought, vector in table(
+            db,
+            "SELECT partition_key, text, brought, vector FROM partitions"
+            " LEFT JOIN brought_vectors USING (partition_key)",
+        )
     }
     found["entities"] = sorted(
         (entity_id, names.entities[key]) for key, entity_id in table(db, "SELECT entity_key, entity_id FROM entities")

@@ -113,8 +113,11 @@ def test_what_is_removed_is_gone_from_every_answer_and_stays_gone_after_reopenin
         assert open_node.graph("ann", "heron", query="eats").entities == ()
         assert open_node.documents("ann", "x", "y") == ()
         assert open_node.library("ann").groups[0].documents == ()
-        tables = ("documents", "contents", "partitions", "vectors", "words", "entities", "relationships", "predicates")
-        assert [open_node.value(f"SELECT count(*) FROM {name}") for name in tables] == [0] * 8
+        tables = (
+            "documents", "contents", "partitions", "brought_vectors", "vectors", "words", "entities", "relationships",
+            "predicates",
+        )  # fmt: skip
+        assert [open_node.value(f"SELECT count(*) FROM {name}") for name in tables] == [0] * 9
 
     check(node)
     again = node.reopened()

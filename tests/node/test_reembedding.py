@@ -385,6 +385,8 @@ def test_a_database_of_before_is_brought_up_to_date(tmp_path: Path) -> None:
 
         def go_back(connection: Any) -> None:
             connection.execute("DROP TABLE next_stamp")
+            connection.execute("ALTER TABLE partitions ADD COLUMN vector BLOB")
+            connection.execute("DROP TABLE brought_vectors")
             connection.pragma("user_version", 2)
 
         node.store.write(lambda connection, _: go_back(connection)).result()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from opened_store import Opened, opened_store
 
 from thread_service.errors import NotReady, StorageFull, StoreFailed
-from thread_service.store import compaction, compactor, connections, graph, rebuild
+from thread_service.store import compaction, compactor, connections, contents, graph, rebuild
 from thread_service.store.changes import Changes
 from thread_service.store.code_cache import CachedCodes, CodeCache
 from thread_service.store.compaction import Compacted, compact
@@ -185,6 +185,24 @@ def test_removing_enough_starts_a_compaction_by_itself(
             time.sleep(0.002)
         assert files(opened) == ["000002.f32"]
         assert stored(opened.store) == expected(range(3, 10))
+
+
+def test_the_pages_of_brought_vectors_that_were_filed_are_given_back_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compactor, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(compaction, "FREE_PAGES", 0)
+    with opened_store(tmp_path) as opened:
+        rows = np.random.default_rng(0).standard_normal((200, 1024), dtype=np.float32)
+        key = opened.write(lambda c, _: contents.create(c, b"x", "text", [f"text {n}" for n in range(200)], [*rows]))
+        [pages] = opened.column("SELECT page_count FROM pragma_page_count")
+        assert pages * 4096 > rows.nbytes
+        opened.write(lambda c, changes: contents.mark_ready(c, key, changes))
+        deadline = time.monotonic() + 10
+        while opened.column("SELECT page_count FROM pragma_page_count")[0] > pages / 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        assert opened.column("SELECT freelist_count FROM pragma_freelist_count") == [0]
 
 
 def test_a_search_during_a_compaction_gives_right_answers(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import numpy as np
 import pytest
 from opened_store import Opened, opened_store
 
-from thread_service.store import contents
+from thread_service.store import contents, documents, registry
+from thread_service.store.changes import Changes
 from thread_service.store.words import WordIndex
 
 
@@ -22,17 +24,34 @@ def store(tmp_path: Path) -> Iterator[Opened]:
 def test_new_content_waits_and_keeps_brought_vectors_until_it_is_ready(store: Opened) -> None:
     vector = np.arange(16, dtype=np.float32)
     key = store.write(lambda c, _: contents.create(c, b"digest", "code", ["x", "y"], [None, vector]))
-    assert store.rows("SELECT ordinal, text, brought, vector FROM partitions") == [
-        (0, "x", 0, None), (1, "y", 1, vector.tobytes()),
-    ]  # fmt: skip
+    assert store.rows("SELECT ordinal, text, brought FROM partitions") == [(0, "x", 0), (1, "y", 1)]
+    assert store.rows("SELECT partition_key, vector FROM brought_vectors") == [(2, vector.tobytes())]
     with store.store.read() as connection:
         assert contents.find(connection, b"digest") == (key, "pending")
         assert contents.find(connection, b"other") is None
         assert contents.partition_range(connection, key) == (1, 2)
     assert store.write(lambda c, changes: contents.mark_ready(c, key, changes))
-    assert store.column("SELECT vector FROM partitions") == [None, None]
+    assert store.rows("SELECT * FROM brought_vectors") == []
     assert not store.write(lambda c, changes: contents.mark_ready(c, key, changes))
     assert store.column("SELECT count(*) FROM words") == [2]
+
+
+def test_a_brought_vector_that_waits_lives_as_long_as_a_document_points_to_its_content(store: Opened) -> None:
+    def file(connection: apsw.Connection, changes: Changes) -> None:
+        content = contents.create(connection, b"digest", "text", ["x"], [np.ones(16, np.float32)])
+        for owner in ("ann", "ben"):
+            said = documents.Said(content, None, b"", None, 1)
+            documents.create(connection, registry.ensure_owner(connection, owner), "a", said)
+
+    store.write(file)
+    store.remove("ann", "a")
+    assert store.column("SELECT partition_key FROM brought_vectors") == [1]
+    store.remove("ben", "a")
+    assert store.rows("SELECT * FROM brought_vectors") == []
+    store.write(file)
+    assert store.column("SELECT partition_key FROM brought_vectors") == [2]
+    store.store.clear(lambda connection: None)
+    assert store.rows("SELECT * FROM brought_vectors") == []
 
 
 def test_only_pending_content_fails_and_only_failed_content_is_tried_again(store: Opened) -> None:

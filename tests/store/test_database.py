@@ -296,10 +296,10 @@ def test_a_database_is_opened_again_and_a_newer_one_is_refused_unchanged(tmp_pat
     database.close()
     database = Database(path, schema=SCHEMA)
     assert notes(database) == ["kept"]
-    database.maintain(lambda connection: connection.pragma("user_version", 4)).result(10)
+    database.maintain(lambda connection: connection.pragma("user_version", 5)).result(10)
     database.close()
     content = path.read_bytes()
-    with pytest.raises(StoreFailed, match=r"schema version 4, this program knows 3.*upgrade"):
+    with pytest.raises(StoreFailed, match=r"schema version 5, this program knows 4.*upgrade"):
         Database(path, schema=SCHEMA)
     assert path.read_bytes() == content
 

@@ -119,8 +119,7 @@ class Contents:
         found = {key: self._store.segments.read_checked([location])[0] for key, location in located.items()}
         for key, blob in sql.rows(
             connection,
-            "SELECT partition_key, vector FROM partitions WHERE vector IS NOT NULL"
-            " AND partition_key IN (SELECT value FROM json_each(?))",
+            "SELECT partition_key, vector FROM brought_vectors WHERE partition_key IN (SELECT value FROM json_each(?))",
             (sql.array(partition_keys),),
         ):
             found[key] = np.frombuffer(blob, "<f4").astype(np.float32)

@@ -50,7 +50,8 @@ def load(connection: apsw.Connection, documents: Sequence[PendingDocument]) -> l
             Partition(key, text, None if brought is None else np.frombuffer(brought, "<f4").astype(np.float32))
             for key, text, brought in sql.rows(
                 connection,
-                "SELECT partition_key, text, vector FROM partitions WHERE content_key = ? ORDER BY ordinal",
+                "SELECT partition_key, text, vector FROM partitions LEFT JOIN brought_vectors USING (partition_key)"
+                " WHERE content_key = ? ORDER BY ordinal",
                 (content_key,),
             )
         ]

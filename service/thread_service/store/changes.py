@@ -80,6 +80,8 @@ class Changes:
     """The `next_…` vectors went."""
     switched: Callable[[], None] | None = None
     """The `next_…` vectors have taken the place of the others; to be called first, while the tables are locked."""
+    has_free_pages: bool = False
+    """So much of the database is free that it is worth giving back: brought vectors leave pages when they are filed."""
 
     @property
     def has_removals(self) -> bool:

@@ -63,8 +63,11 @@ class _Row:
 
 def is_due(connection: apsw.Connection) -> bool:
     """Whether enough was removed: counted without reading a vector."""
-    if any(_has_much_dead(*counts) for counts in _counts(connection).values()):
-        return True
+    return has_free_pages(connection) or any(_has_much_dead(*counts) for counts in _counts(connection).values())
+
+
+def has_free_pages(connection: apsw.Connection) -> bool:
+    """Whether the database has so many that they are worth giving back."""
     free, pages = connection.pragma("freelist_count"), connection.pragma("page_count")
     assert isinstance(free, int)
     assert isinstance(pages, int)

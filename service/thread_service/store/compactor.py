@@ -1,4 +1,4 @@
-"""When to compact: a thread that looks after removals whether enough was removed, and whoever asks for it."""
+"""When to compact: a thread that looks whether enough was removed or became free, and whoever asks for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Compactor:
         self._thread.start()
 
     def nudge(self) -> None:
-        """Something was removed."""
+        """Something was removed, or much of the database is free."""
         self._nudged.set()
 
     def compact(self, progress: Progress) -> Compacted:

@@ -37,11 +37,16 @@ def create(
     )
     content_key = connection.last_insert_rowid()
     connection.executemany(
-        "INSERT INTO partitions (content_key, ordinal, text, brought, vector) VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO partitions (content_key, ordinal, text, brought) VALUES (?, ?, ?, ?)",
         (
-            (content_key, ordinal, text, vector is not None, None if vector is None else _bytes(vector))
+            (content_key, ordinal, text, vector is not None)
             for ordinal, (text, vector) in enumerate(zip(texts, vectors, strict=True))
         ),
+    )
+    first = connection.last_insert_rowid() + 1 - len(texts)
+    connection.executemany(
+        "INSERT INTO brought_vectors VALUES (?, ?)",
+        ((key, _bytes(vector)) for key, vector in enumerate(vectors, first) if vector is not None),
     )
     return content_key
 
@@ -69,7 +74,11 @@ def mark_ready(connection: apsw.Connection, content_key: int, changes: Changes) 
     )
     if not connection.changes():
         return False
-    connection.execute("UPDATE partitions SET vector = NULL WHERE content_key = ?", (content_key,))
+    connection.execute(
+        "DELETE FROM brought_vectors WHERE partition_key IN"
+        " (SELECT partition_key FROM partitions WHERE content_key = ?)",
+        (content_key,),
+    )
     _index_words(connection, content_key, changes)
     return True
 

@@ -50,13 +50,23 @@ CREATE INDEX vectors_by_segment ON vectors (segment);
 """
 
 
-NEWEST = 3
+_BROUGHT_VECTORS = """
+CREATE TABLE brought_vectors (
+    partition_key INTEGER PRIMARY KEY REFERENCES partitions ON DELETE CASCADE,
+    vector BLOB NOT NULL
+) STRICT;
+INSERT INTO brought_vectors SELECT partition_key, vector FROM partitions WHERE vector IS NOT NULL;
+ALTER TABLE partitions DROP COLUMN vector;
+"""
+
+
+NEWEST = 4
 """The version that this program reads and writes."""
 
 
 def steps(schema: str, version: int) -> tuple[str, ...]:
     """The migrations of a database of this version, by number: a new one gets the whole schema at once."""
-    return ("", "", schema) if version == 0 else ("", "", _NEXT_MODEL)
+    return ("", "", "", schema) if version == 0 else ("", "", _NEXT_MODEL, _BROUGHT_VECTORS)
 
 
 def migrate(connection: apsw.Connection, migrations: Sequence[str], oldest: int = 0) -> None:

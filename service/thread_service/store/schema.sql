@@ -58,8 +58,12 @@ CREATE TABLE partitions (                 -- keys of one content are consecutive
     ordinal INTEGER NOT NULL,
     text TEXT NOT NULL,
     brought INTEGER NOT NULL CHECK (brought IN (0, 1)),   -- the caller brought the vector
-    vector BLOB,                          -- a brought vector (little-endian float32) until it lies in a segment
     UNIQUE (content_key, ordinal)
+) STRICT;
+
+CREATE TABLE brought_vectors (            -- until they lie in a segment; apart, so that the pages of `partitions` stay full
+    partition_key INTEGER PRIMARY KEY REFERENCES partitions ON DELETE CASCADE,
+    vector BLOB NOT NULL                  -- little-endian float32
 ) STRICT;
 
 CREATE TABLE documents (

@@ -12,7 +12,7 @@ import apsw
 
 from thread_kernels import Engine
 from thread_service.errors import NotReady, StoreFailed
-from thread_service.store import backup, graph_cache, sql, verification
+from thread_service.store import backup, compaction, graph_cache, sql, verification
 from thread_service.store.changes import Changes
 from thread_service.store.code_cache import CacheStats, CodeCache
 from thread_service.store.code_keeper import CodeKeeper
@@ -37,7 +37,8 @@ _TABLES = (
     "pending", "set_aside", "unembedded", "unextracted", "relink", "changed_names", "mentions", "names",
     "relationship_assertions", "relationship_counts", "assertions", "entity_counts", "entity_readers",
     "predicate_readers", "relationships", "predicates", "entity_words", "entities", "group_tags", "document_groups",
-    "documents", "vectors", "segments", "partitions", "contents", "groups", "owners", "words", "stamp", "next_stamp",
+    "documents", "vectors", "segments", "brought_vectors", "partitions", "contents", "groups", "owners", "words",
+    "stamp", "next_stamp",
 )  # fmt: skip
 
 
@@ -82,10 +83,11 @@ class Store(Disk):
 
     def look(self, connection: apsw.Connection, changes: Changes) -> None:
         graph_cache.look(connection, changes)
+        changes.has_free_pages = compaction.has_free_pages(connection)
 
     def publish(self, changes: Changes) -> None:
         self.resident.publish(changes)
-        if changes.has_removals:
+        if changes.has_removals or changes.has_free_pages:
             self._compactor.nudge()
 
     def compact(self, progress: Progress) -> Compacted:

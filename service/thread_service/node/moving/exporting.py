@@ -137,6 +137,7 @@ def _brought(
     """The callers' vectors, None when there are none; what is wrong with one."""
     statement = (
         "SELECT ordinal, vector, vector_key, width, segment, slot, crc FROM partitions"
+        " LEFT JOIN brought_vectors USING (partition_key)"
         " LEFT JOIN vectors ON subject_key = partition_key AND purpose = 'caller'"
         " WHERE content_key = ? AND brought ORDER BY ordinal"
     )

@@ -84,7 +84,7 @@ def _contents(connection: apsw.Connection, within: Range) -> list[_Content]:
     for content_key, key, ordinal, text, brought, waiting in sql.rows(
         connection,
         "SELECT content_key, partition_key, ordinal, text, brought, vector FROM partitions"
-        f" WHERE {among} ORDER BY content_key, ordinal",
+        f" LEFT JOIN brought_vectors USING (partition_key) WHERE {among} ORDER BY content_key, ordinal",
         within,
     ):
         if content_key in found:
@@ -149,9 +149,15 @@ def _about_vectors(content: _Content) -> list[str]:
     if ordinals != [*range(len(keys))] or keys != [*range(keys[0], keys[0] + len(keys))]:
         return [f"lacks partitions: it has {len(keys)}, the last is number {ordinals[-1]}"]
     if content.state != "ready":
-        return [f"is {content.state} and partition {p.key} has a vector" for p in partitions if p.vectors]
+        lost = [p.key for p in partitions if p.is_brought and p.waiting is None]
+        return [
+            *(f"is {content.state} and partition {p.key} has a vector" for p in partitions if p.vectors),
+            *(f"is {content.state} and the vector that was brought for partition {key} is gone" for key in lost),
+        ]
     complaints: list[str] = []
     for partition in partitions:
+        if partition.waiting is not None:
+            complaints.append(f"is ready and the vector that was brought for partition {partition.key} still waits")
         purposes = [vector.purpose for vector in partition.vectors]
         wanted = ["caller"] if partition.is_brought else ["model"] if partition.text.strip() else []
         if not purposes and wanted:
