@@ -115,6 +115,28 @@ def test_each_pooling_is_that_of_the_text_alone(folder: Callable[..., Path], mod
     assert (embedder.stamp.space, embedder.stamp.width) == ("bert@16", 16)
 
 
+def test_an_architecture_without_torchs_own_attention_gives_its_own_vectors(folder: Callable[..., Path]) -> None:
+    from transformers import MPNetConfig, MPNetModel
+
+    torch.manual_seed(5)
+    config = MPNetConfig(
+        vocab_size=len(WORDS),
+        hidden_size=HIDDEN,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        initializer_range=0.5,
+    )
+    model = MPNetModel(config).eval()
+    with torch.inference_mode():
+        expected = [
+            model(input_ids=torch.tensor([[2, *(WORDS.index(word) for word in text.split()), 3]])).last_hidden_state[0]
+            for text in TEXTS
+        ]
+    vectors = loaded(folder("mpnet", model=model)).embed(TEXTS, "document")
+    np.testing.assert_allclose(vectors, unit(each.double().mean(0).numpy() for each in expected), atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("activation", "function"),
     [("torch.nn.modules.activation.Tanh", np.tanh), ("torch.nn.modules.linear.Identity", lambda vector: vector)],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -34,17 +35,10 @@ def load_model(
     """`strict`: not even the heads of pre-training may be left over. Raises ModelUnavailable."""
     home = _file_of_tensor(folder)
     try:
-        loaded, report = model.from_pretrained(
-            folder.weights.parent,
-            config=config,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            ignore_mismatched_sizes=True,
-            local_files_only=True,
-            output_loading_info=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-        )
+        try:
+            loaded, report = _loaded(model, folder, config, dtype, "sdpa")
+        except ValueError:  # of architectures without it, such as MPNet; whatever else is at fault is so again
+            loaded, report = _loaded(model, folder, config, dtype, "eager")
     except Exception as error:
         raise ModelUnavailable(f"{folder.weights} could not be loaded: {first_line(error)}") from error
     tolerated = () if strict else _OTHER_HEADS
@@ -63,6 +57,23 @@ def load_model(
                 f"{home.get(name, folder.weights)} holds the tensor {name}, for which {type(loaded).__name__} has no "
                 "place: without it the vectors would be wrong"
             )
+    return loaded
+
+
+def _loaded(
+    model: type[PreTrainedModel], folder: ModelFolder, config: PretrainedConfig, dtype: torch.dtype, attention: str
+) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    loaded: tuple[PreTrainedModel, Mapping[str, Any]] = model.from_pretrained(
+        folder.weights.parent,
+        config=config,
+        dtype=dtype,
+        attn_implementation=attention,
+        ignore_mismatched_sizes=True,
+        local_files_only=True,
+        output_loading_info=True,
+        trust_remote_code=False,
+        use_safetensors=True,
+    )
     return loaded
 
 
