@@ -46,7 +46,7 @@ from typing import Any
 import numpy as np
 from evidence_time import timed_evidence
 from growth_data import PARTITIONS, QUERIES, WIDTH, Maker, name, names_in
-from harness import OWNER, NoModel, anonymous_bytes, parse, write_results
+from harness import OWNER, NoModel, anonymous_bytes, parse, wait_for_rest, write_results
 
 from thread_kernels import create_engine
 from thread_service.batching.embed import EmbeddingQueue
@@ -117,7 +117,7 @@ def measure(folder: Path, sizes: Sequence[int]) -> tuple[dict[str, Any], list[di
 
 
 async def fill(folder: Path, maker: Maker, rows: int) -> dict[str, Any]:
-    """File so many more rows; close when all of them have their codes and every text is linked."""
+    """File so many more rows; close when all of them have their codes, every text is linked and the node rests."""
     store = Store(DataDirectory.open(folder), create_engine("cpu"))
     node = Node(store, EmbeddingQueue(NoModel()))
     node.start()
@@ -133,6 +133,7 @@ async def fill(folder: Path, maker: Maker, rows: int) -> dict[str, Any]:
             rates.append(len(documents) / seconds)
         coding = await asyncio.to_thread(seconds_until, lambda: is_coded(store))
         linking = await asyncio.to_thread(seconds_until, lambda: is_linked(store))
+        await asyncio.to_thread(wait_for_rest, store)
     finally:
         closing = time.perf_counter()
         node.close()

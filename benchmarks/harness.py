@@ -31,6 +31,7 @@ from thread_service.models.extraction.interface import Extractor
 from thread_service.models.local import local_embedder
 from thread_service.node.node import Node
 from thread_service.node.operations import DocumentIn, FileRequest, MediaType
+from thread_service.store import compaction
 from thread_service.store.directory import DataDirectory
 from thread_service.store.store import Store
 
@@ -224,9 +225,16 @@ def wait_for_codes(store: Store) -> None:
 
 
 def wait_for_rest(store: Store) -> None:
-    """Until no table is being coded, or will be once it has had no new rows for some seconds."""
+    """Until what a node does by itself once nothing more is filed is done: codes of all rows, free space given back."""
     while any(_is_unsettled(resident.table.stats()) for resident in store.resident.tables.values()):
         time.sleep(0.1)
+    while _has_to_compact(store):
+        time.sleep(0.1)
+
+
+def _has_to_compact(store: Store) -> bool:
+    with store.read() as connection:
+        return compaction.is_due(connection)
 
 
 def _is_unsettled(stats: TableStats) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from harness import NoModel, wait_for_codes
+from harness import NoModel, wait_for_codes, wait_for_rest
 from numpy.typing import NDArray
 
 from thread_kernels import create_engine
@@ -94,6 +94,10 @@ class ThreadNode:
         self.open(folder, records)
         asyncio.run(self._file(records))
         wait_for_codes(self._store)
+
+    def rest(self) -> None:
+        """Until it does nothing more by itself, and close."""
+        wait_for_rest(self._store)
         self._node.close()
 
     async def _file(self, records: Records) -> None:

@@ -9,7 +9,8 @@ distance. Without `--data` the vectors are clustered ones of 1,024 components; w
 
 - **filing**: rows a second until everything is searchable and on disk, texts and owners included where a store keeps
   them;
-- **disk**: bytes over those of float32 vectors and, in a store, texts;
+- **disk**: bytes over those of float32 vectors and, in a store, texts, at rest: a node gives space back by itself some
+  half a minute after filing, and codes its tables anew;
 - **memory**: private memory (RssAnon) of the process that has opened it and answered everything;
 - **first answer**: seconds from opening, the package already imported.
 """
@@ -126,6 +127,8 @@ def build(name: str, folder: Path, rows: int) -> dict[str, Any]:
     started = time.perf_counter()
     peer.build(own, records)
     seconds = time.perf_counter() - started
+    if isinstance(peer, ThreadNode):
+        peer.rest()  # as a node does that is left running; no other peer does anything by itself
     payload = records.vectors.nbytes
     if peer.keeps == "vectors and texts":
         payload += sum(len(text) for text in records.texts)
