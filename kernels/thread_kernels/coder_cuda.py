@@ -1,27 +1,28 @@
-"""The `Coder` of the CUDA engine: 8-bit codes without lists, trained, made and scanned on the device."""
+"""The `Coder` of the CUDA engine: codes without lists, trained, made and scanned on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from thread_kernels.coding import AnyCodebook
+from thread_kernels.coding import AnyCodebook, rows_to_train
 from thread_kernels.device import Residence
-from thread_kernels.device_codebook import DeviceCodebook, plain, principal, subspace_count
+from thread_kernels.device_codebook import BITS, DeviceCodebook, plain, principal, subspace_count
 from thread_kernels.device_codes import DeviceCodes
 from thread_kernels.interface import Float32
 
 _TRAINING_ROWS = 65_536
-"""As many a centroid as FAISS takes at most."""
+"""At least: as many for each of 256 centroids as FAISS takes at most."""
 
 
 class CudaCoder:
-    """A `Coder`. Whole vectors lie beside the codes, but for those of a trial."""
+    """A `Coder`, of at most 2^bits centroids a sub-space. Whole vectors lie beside codes, but for those of a trial."""
 
-    def __init__(self, residence: Residence) -> None:
+    def __init__(self, residence: Residence, bits: int) -> None:
         self._residence = residence
+        self._bits = min(bits, BITS)
 
     def training_rows(self, live: int) -> int:
-        return _TRAINING_ROWS
+        return max(_TRAINING_ROWS, rows_to_train(live, self._bits))
 
     def list_count(self, live: int) -> int:
         return 1
@@ -35,7 +36,7 @@ class CudaCoder:
         assert isinstance(codebook, DeviceCodebook)
         if not is_trial:
             with self._residence.using() as device:
-                device.costs(codebook.width)  # so that no search waits for it
+                device.costs(codebook.width, codebook.centroid_count)  # so that no search waits for it
         return DeviceCodes.empty(codebook, with_vectors=not is_trial)
 
     def seconds(self, work: Callable[[], object]) -> float:

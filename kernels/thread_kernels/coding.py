@@ -25,6 +25,11 @@ def centroid_bits(rows: int, bits: int) -> int:
     return max(0, min(bits, (rows // ROWS_A_CENTROID).bit_length() - 1))
 
 
+def rows_to_train(rows: int, bits: int) -> int:
+    """Rows that give each of those centroids as many as the rule wants."""
+    return ROWS_A_CENTROID << centroid_bits(rows, bits)
+
+
 class AnyCodebook(Protocol):
     """How vectors become codes. Immutable."""
 

@@ -134,11 +134,12 @@ def _lookup(architecture: int, out: str) -> Resources:
     return _compiled(lookup.lookup_kernel, pointers, {**lookup.TILE, "WIDTH": _COMPONENTS}, architecture)
 
 
-def _encode(architecture: int) -> Resources:
+def _encode(architecture: int, codes: str, centroids: int) -> Resources:
     from thread_kernels import encode
 
-    types = {"vectors": "*fp32", "means": "*fp32", "centred": "*fp32", "halves": "*fp32", "codes": "*u8"}
-    return _compiled(encode.encode_kernel, types, {**encode.TILE, "WIDTH": _COMPONENTS, "CODES": 256}, architecture)
+    types = {"vectors": "*fp32", "means": "*fp32", "centred": "*fp32", "halves": "*fp32", "codes": codes}
+    constants = {**encode.TILE, "WIDTH": _COMPONENTS, "CODES": centroids}
+    return _compiled(encode.encode_kernel, types, constants, architecture)
 
 
 def _scan_exact(architecture: int, dtype: str, queries: int) -> Resources:
@@ -151,6 +152,15 @@ def _scan_exact(architecture: int, dtype: str, queries: int) -> Resources:
     types |= {"bitmaps": "*u32", "filter_of": "*i32", "bounds": "*u64", "keys": "*u64", "counts": "*u32"}
     constants = scan_exact.constants(queries, _WIDTH, kind)
     return _compiled(scan_exact.scan_exact_kernel, types, constants, architecture, scan_exact.OPTIONS)
+
+
+def _scan_wide(architecture: int, centroids: int) -> Resources:
+    from thread_kernels import scan_wide
+
+    types = {"tables": "*fp32", "codes": "*u16", "bitmaps": "*u32", "filter_of": "*i32"}
+    types |= {"bounds": "*u64", "keys": "*u64", "counts": "*u32"}
+    constants = {**scan_wide.PART, "SUBSPACES": _WIDTH // _COMPONENTS, "CENTROIDS": centroids}
+    return _compiled(scan_wide.scan_wide_kernel, types, constants, architecture)
 
 
 def _block_distances(architecture: int, blocks: int) -> Resources:
@@ -170,7 +180,8 @@ def _block_distances(architecture: int, blocks: int) -> Resources:
 KERNELS: dict[str, Callable[[int], Resources]] = {
     "block_distances": lambda architecture: _block_distances(architecture, blocks=16),
     "block_distances_whole": lambda architecture: _block_distances(architecture, blocks=1),
-    "encode": _encode,
+    "encode": lambda architecture: _encode(architecture, "*u8", centroids=256),
+    "encode_wide": lambda architecture: _encode(architecture, "*u16", centroids=65_536),
     "lookup_fp16": lambda architecture: _lookup(architecture, "*fp16"),
     "lookup_fp32": lambda architecture: _lookup(architecture, "*fp32"),
     "scan_exact_fp16": lambda architecture: _scan_exact(architecture, "float16", queries=256),
@@ -178,6 +189,8 @@ KERNELS: dict[str, Callable[[int], Resources]] = {
     "scan_exact_int8": lambda architecture: _scan_exact(architecture, "int8", queries=256),
     "scan_exact_int8_few": lambda architecture: _scan_exact(architecture, "int8", queries=1),
     "scan_lut": _scan_lut,
+    "scan_wide": lambda architecture: _scan_wide(architecture, centroids=512),
+    "scan_wide_most": lambda architecture: _scan_wide(architecture, centroids=65_536),
 }
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from thread_kernels import scan_exact, scan_lut
+from thread_kernels import scan_exact, scan_lut, scan_wide
 from thread_kernels.device_costs import DeviceCosts
 from thread_kernels.lookup import Centroids
 from thread_kernels.scan_exact import Packed
@@ -70,6 +70,9 @@ class Device(Protocol):
     def scan_lut(self) -> Launch[scan_lut.Scan]: ...
 
     @property
+    def scan_wide(self) -> Launch[scan_wide.Scan]: ...
+
+    @property
     def scan_exact(self) -> Launch[scan_exact.Scan]: ...
 
     def working(self) -> AbstractContextManager[object]:
@@ -96,14 +99,17 @@ class Device(Protocol):
     def fill_pairs(self, queries: torch.Tensor, centroids: Centroids, pairs: torch.Tensor) -> None:
         """As `lookup.fill_pairs`."""
 
+    def tables(self, queries: torch.Tensor, centroids: Centroids) -> torch.Tensor:
+        """As `lookup.tables`."""
+
     def block_distances(self, queries: torch.Tensor, table: Packed, rows: torch.Tensor, blocks: int) -> torch.Tensor:
         """As `rescore.block_distances`."""
 
     def seconds(self, work: Callable[[], object]) -> float:
         """What `work` takes on the device; the fastest of a few times."""
 
-    def costs(self, width: int) -> DeviceCosts:
-        """Measured when a width is asked for first."""
+    def costs(self, width: int, centroids: int) -> DeviceCosts:
+        """Of tables with codes of so many centroids a sub-space; measured when they are asked for first."""
 
     def give_back(self) -> None:
         """Return to the device what libraries keep of its memory for later."""

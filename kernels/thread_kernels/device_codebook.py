@@ -1,7 +1,8 @@
-"""The codebook of the GPU: a rotation and up to 256 centroids in each of up to 64 sub-spaces, all resident.
+"""The codebook of the GPU: a rotation and up to 65,536 centroids in each of up to 64 sub-spaces, all resident.
 
-Codes take a byte a sub-space (Jégou et al., "Product Quantization for Nearest Neighbor Search", 2011). Vectors are
-scaled by a power of two before, so that float32 overflows nowhere, whatever their length.
+Codes take a byte a sub-space, or two for more than 256 centroids (Jégou et al., "Product Quantization for Nearest
+Neighbor Search", 2011). Vectors are scaled by a power of two before, so that float32 overflows nowhere, whatever their
+length.
 """
 
 from __future__ import annotations
@@ -14,18 +15,21 @@ import torch
 from thread_kernels.clustering import train_centroids
 from thread_kernels.coding import centroid_bits
 from thread_kernels.device import Residence
+from thread_kernels.device_rows import CodeLayout
 from thread_kernels.interface import Float32
 from thread_kernels.lookup import Centroids
 from thread_kernels.scan_lut import CODES, SUBSPACES
 from thread_kernels.selection import Array
 
-BITS = 8
+BITS = 16
+"""At most."""
 _COMPONENTS = 4
 """Principal components a sub-space."""
 _LARGEST_EXPONENT = 100
 _LARGEST = 1e30
 """Of a scaled component: its products with centroids, which are at most 1, stay finite in float32."""
 _FEWEST_QUERIES = 64
+_UPLOADED_BYTES = 64 << 20
 _ONE_VECTOR = 1e-5
 """Relative spread of centroids that differ by rounding only."""
 _SEED = 0
@@ -62,11 +66,25 @@ class DeviceCodebook:
     @property
     def code_bytes(self) -> int:
         """Room is taken for all sub-spaces that the scan reads."""
-        return SUBSPACES
+        return self.layout.code_bytes
 
     @property
     def subspaces(self) -> int:
         return self.centroids.shape[0]
+
+    @property
+    def centroid_count(self) -> int:
+        """Of each sub-space."""
+        return self.centroids.shape[1]
+
+    @property
+    def layout(self) -> CodeLayout:
+        return CodeLayout.of(self.subspaces, self.centroid_count)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether codes take two bytes a sub-space, which another scan reads than codes of one."""
+        return self.layout.dtype is np.uint16
 
     def rotate(self, vectors: Float32) -> Float32:
         with self.residence.using() as device:
@@ -81,13 +99,16 @@ class DeviceCodebook:
         dimensions = self.centroids.shape[0] * self.centroids.shape[2]
         return torch.nn.functional.pad(scaled, (0, dimensions - self.width)).contiguous()
 
-    def encode(self, vectors: torch.Tensor) -> torch.Tensor:
-        """uint8[n, subspaces] of float32[n, width], all on the device."""
-        return self.residence.device.encode(self.rotated(vectors), self.centroids)
+    def encode(self, vectors: torch.Tensor) -> Array:
+        """uint8[n, subspaces], uint16 where codes are wide, of float32[n, width], all on the device."""
+        device = self.residence.device
+        codes = device.encode(self.rotated(vectors), self.centroids)
+        # By way of signed integers: DLPack knows the others in recent versions only.
+        return device.array(codes.view(torch.int16)).view(np.uint16) if self.is_wide else device.array(codes)
 
     def tables(self, queries: torch.Tensor) -> Array:
         """float16[pairs, 256, 64, 2] for float32[q, width] on the device; overwritten by the next call. For who
-        uses the device."""
+        uses the device, and codes of one byte."""
         device = self.residence.device
         pairs = -(-len(queries) // 2)
         if not self._tables or len(self._tables[-1]) < pairs:
@@ -96,6 +117,10 @@ class DeviceCodebook:
         tables = self._tables[-1][:pairs]
         device.fill_pairs(self.rotated(queries), self.prepared, device.tensor(tables))
         return tables
+
+    def wide_tables(self, queries: torch.Tensor) -> torch.Tensor:
+        """float32[q, subspaces, k] for float32[q, width] on the device. For who uses the device."""
+        return self.residence.device.tables(self.rotated(queries), self.prepared)
 
 
 def plain(residence: Residence, sample: Float32, *, rows: int, bits: int) -> DeviceCodebook:
@@ -122,6 +147,11 @@ def principal(residence: Residence, sample: Float32, *, rows: int, bits: int) ->
     return _trained(residence, sample, rotation, subspaces, components, rows, bits)
 
 
+def rows_uploaded(width: int) -> int:
+    """Vectors that go to the device at a time: coding takes some 4 times as much beside them, and searches wait."""
+    return max(1, _UPLOADED_BYTES // (4 * width))
+
+
 def subspace_count(width: int) -> int:
     return max(1, min(SUBSPACES, width // _COMPONENTS))
 
@@ -142,7 +172,11 @@ def _trained(
         turned = None if rotation is None else device.tensor(device.upload(rotation))
         untrained = torch.zeros((subspaces, 1, components), device=device.torch_name)
         begun = DeviceCodebook.of(residence, sample.shape[1], exponent, turned, untrained)
-        vectors = begun.rotated(device.tensor(device.upload(sample)))
+        vectors = torch.empty((len(sample), subspaces * components), device=device.torch_name)
+        step = rows_uploaded(sample.shape[1])
+        for start in range(0, len(sample), step):  # what is beside it is small then
+            part = slice(start, start + step)
+            vectors[part] = begun.rotated(device.tensor(device.upload(sample[part])))
         centroids = _told_apart(train_centroids(vectors, subspaces, count, seed=_SEED), vectors)
         return DeviceCodebook.of(residence, sample.shape[1], exponent, turned, centroids)
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from thread_kernels import rescore, scan_exact, scan_lut
+from thread_kernels import rescore, scan_exact, scan_lut, scan_wide
 from thread_kernels.device import Device, OutOfRoom, Residence
-from thread_kernels.device_codebook import DeviceCodebook
+from thread_kernels.device_codebook import DeviceCodebook, rows_uploaded
 from thread_kernels.device_filters import DeviceFilters, ResidentSets, places_of
 from thread_kernels.device_rows import Tiles, Vectors
 from thread_kernels.exact import Piece
@@ -24,8 +24,6 @@ from thread_kernels.membership import Passing
 from thread_kernels.rescore import NO_ROW
 from thread_kernels.selection import Array, Best, best_rows
 
-_UPLOADED_BYTES = 64 << 20
-"""At a time: coding takes some 4 times as much beside it, and searches wait meanwhile."""
 _MOST_GATHERED = 1 << 22
 """Distances of a gathering: 16 MB."""
 _ONE_LIST = np.empty(0, dtype=np.uint16)
@@ -68,7 +66,7 @@ class DeviceCodes:
     def empty(cls, codebook: DeviceCodebook, with_vectors: bool) -> DeviceCodes:
         residence = codebook.residence
         vectors = Vectors.none(residence, codebook.width) if with_vectors else None
-        return cls.of(codebook, Tiles.none(residence), vectors, np.empty(0, dtype=np.int64), 0)
+        return cls.of(codebook, Tiles.none(residence, codebook.layout), vectors, np.empty(0, dtype=np.int64), 0)
 
     @property
     def base_rows(self) -> int:
@@ -117,7 +115,7 @@ class DeviceCodes:
         for rows, found in _batches(_there(pieces), self.codebook.width):
             with self._residence.using() as device:
                 uploaded = device.tensor(device.upload(found))
-                tiles = tiles.and_codes(device.array(self.codebook.encode(uploaded)))
+                tiles = tiles.and_codes(self.codebook.encode(uploaded))
                 vectors = vectors and vectors.and_vectors(uploaded)
             numbers.append(rows)
         sets, is_whole = self.filters.sets, self.is_whole
@@ -163,7 +161,7 @@ class DeviceCodes:
         best_of = self._by_code
         if self.vectors is not None:
             with self._residence.using() as device:
-                costs = device.costs(self.codebook.width)
+                costs = device.costs(self.codebook.width, self.codebook.centroid_count)
             if self.vectors.is_resident and costs.product_from is not None and len(queries) >= costs.product_from:
                 best_of = self._by_vector
             spared = sum(depth - least for depth, least in zip(depths, wanted, strict=True))
@@ -176,7 +174,8 @@ class DeviceCodes:
         if self.vectors is None or not self.vectors.is_resident:
             return 0
         with self._residence.using() as device:
-            rows = device.costs(self.codebook.width).gather_up_to(len(self.numbers), queries)
+            costs = device.costs(self.codebook.width, self.codebook.centroid_count)
+            rows = costs.gather_up_to(len(self.numbers), queries)
         return min(rows, _MOST_GATHERED // queries)
 
     def gather(self, queries: Float32, wanted: int, rows: Int64, blocks: int) -> list[Int64]:
@@ -237,9 +236,18 @@ class DeviceCodes:
 
     def _by_code(self, device: Device, queries: Array, keep: int, passing: Sequence[Passing]) -> Best:
         bitmaps, filter_of = self.filters.of(passing)
-        tables = self.codebook.tables(device.tensor(queries))
-        scan = scan_lut.Scan(tables, len(queries), self.tiles.packed, len(self.numbers), bitmaps, filter_of)
-        return best_rows(scan, keep, device.scan_lut, device.arrays)
+        asked, codes, rows = device.tensor(queries), self.tiles.packed, len(self.numbers)
+        if not self.codebook.is_wide:
+            tables = self.codebook.tables(asked)
+            scan = scan_lut.Scan(tables, len(queries), codes, rows, bitmaps, filter_of)
+            return best_rows(scan, keep, device.scan_lut, device.arrays)
+        at_once = scan_wide.queries_at_once(self.codebook.subspaces, self.codebook.centroid_count)
+        parts = []
+        for start in range(0, len(queries), at_once):
+            part = slice(start, start + at_once)
+            wide = scan_wide.Scan(self.codebook.wide_tables(asked[part]), codes, rows, bitmaps, filter_of[part])
+            parts.append(best_rows(wide, keep, device.scan_wide, device.arrays))
+        return Best.joined(parts, device.arrays)
 
     def _by_vector(self, device: Device, queries: Array, keep: int, passing: Sequence[Passing]) -> Best:
         assert self.vectors is not None
@@ -276,7 +284,7 @@ def _batches(parts: Iterable[tuple[Int64, Float32]], width: int) -> Iterator[tup
     """The same rows and vectors, many at a time."""
     rows: list[Int64] = []
     vectors: list[Float32] = []
-    most = max(1, _UPLOADED_BYTES // (4 * width))
+    most = rows_uploaded(width)
     for numbers, found in parts:
         rows.append(numbers)
         vectors.append(found)

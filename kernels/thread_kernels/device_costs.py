@@ -3,9 +3,9 @@
     costs = measure(1024, torch.int8, CudaLaunch(), TritonLaunch(), seconds_on_card, arrays=cupy, device="cuda")
 
 The two crossovers that a search depends on follow: the batch from which the matrix product over whole rows
-(`scan_exact`) is faster than the scan by look-ups (`scan_lut`), and the passing rows up to which measuring just those
-is faster than scanning all. So does whether ruling rows out on the device is worth its launches. They differ tenfold
-between cards, so none is a constant.
+(`scan_exact`) is faster than the scan by look-ups (`scan_lut`, or `scan_wide` for codes of two bytes), and the passing
+rows up to which measuring just those is faster than scanning all. So does whether ruling rows out on the device is
+worth its launches. They differ tenfold between cards, so none is a constant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from thread_kernels import scan_exact, scan_lut
+from thread_kernels import scan_exact, scan_lut, scan_wide
 from thread_kernels.blockwise import block_count
 from thread_kernels.rescore import block_distances, errors_of, may_be_nearest
 from thread_kernels.selection import EVERY_ROW, TILE_ROWS, Launch, S, tile_count
@@ -80,12 +80,15 @@ def measure(
     arrays: Any,
     device: str,
     rows: int = 65_536,
+    wide: Launch[scan_wide.Scan] | None = None,
+    centroids: int = scan_lut.CODES,
 ) -> DeviceCosts:
     """Time both scans over made-up `rows` of `width` components, and `block_distances` of some; log the result.
 
-    `product` is None where whole rows do not fit on the card; otherwise they are of `dtype`. `arrays` is the module of
-    the launches' arrays, numpy or cupy. Each kernel is run once before, since a first launch compiles and allocates,
-    and the fastest of a few counts.
+    `wide` is the scan by look-ups in place of `lookup` for codes of more than 256 `centroids`. `product` is None where
+    whole rows do not fit on the card; otherwise they are of `dtype`. `arrays` is the module of the launches' arrays,
+    numpy or cupy. Each kernel is run once before, since a first launch compiles and allocates, and the fastest of a few
+    counts.
     """
     batch = BATCHES[-1]
     bitmaps = arrays.zeros((0, 4 * tile_count(rows)), dtype=np.uint32)
@@ -98,12 +101,23 @@ def measure(
         work = partial(launch, scan, nothing_beats[:asked], 1, keys[:asked], counts[:asked])
         return _fastest(work, clock)
 
-    tables = arrays.zeros((-(-batch // 2), scan_lut.CODES, scan_lut.SUBSPACES, 2), dtype=np.float16)
-    codes = arrays.zeros((tile_count(rows), TILE_ROWS * scan_lut.SUBSPACES), dtype=np.uint8)
-    lookups = tuple(
-        seconds(lookup, scan_lut.Scan(tables[: -(-asked // 2)], asked, codes, rows, bitmaps, everything[:asked]))
-        for asked in BATCHES
-    )
+    def seconds_by_lookup(asked: int) -> float:
+        tables = arrays.zeros((-(-asked // 2), scan_lut.CODES, scan_lut.SUBSPACES, 2), dtype=np.float16)
+        return seconds(lookup, scan_lut.Scan(tables, asked, codes, rows, bitmaps, everything[:asked]))
+
+    def seconds_by_wide(asked: int, launch: Launch[scan_wide.Scan]) -> float:
+        at_once = min(asked, scan_wide.queries_at_once(scan_lut.SUBSPACES, centroids))
+        tables = torch.zeros((at_once, scan_lut.SUBSPACES, centroids), device=device)
+        scan = scan_wide.Scan(tables, codes, rows, bitmaps, everything[:at_once])
+        return -(-asked // at_once) * seconds(launch, scan)
+
+    shape = tile_count(rows), TILE_ROWS * scan_lut.SUBSPACES
+    if wide is None:
+        codes = arrays.zeros(shape, dtype=np.uint8)
+        lookups = tuple(map(seconds_by_lookup, BATCHES))
+    else:  # all over the tables, which do not lie in shared memory
+        codes = arrays.asarray(np.random.default_rng(0).integers(0, centroids, shape, dtype=np.uint16))
+        lookups = tuple(seconds_by_wide(asked, wide) for asked in BATCHES)
     vectors = torch.ones((rows, width), dtype=torch.float16, device=device)
     stored = scan_exact.pack(vectors, torch.float16)
     products = None

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from thread_kernels import device_costs, encode, lookup, rescore, scan_exact, scan_lut
+from thread_kernels import device_costs, encode, lookup, rescore, scan_exact, scan_lut, scan_wide
 from thread_kernels.device import found_no_memory, main_memory_bytes
 from thread_kernels.interface import EngineUnavailable
 from thread_kernels.lookup import Centroids
@@ -54,9 +54,10 @@ class CudaDevice:
             )
         self.name = f"{properties.name} (cuda:0)"
         self.scan_exact = scan_exact.TritonLaunch()
+        self.scan_wide = scan_wide.TritonLaunch()
         self.memory_bytes = int(share * properties.total_memory)
         self.pinned_bytes = int(_PINNED_SHARE * main_memory_bytes())
-        self._costs: dict[int, device_costs.DeviceCosts] = {}
+        self._costs: dict[tuple[int, int], device_costs.DeviceCosts] = {}
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream_of_torch = torch.cuda.ExternalStream(self._stream.ptr)
         self._staging = _Staging()
@@ -90,6 +91,9 @@ class CudaDevice:
     def fill_pairs(self, queries: torch.Tensor, centroids: Centroids, pairs: torch.Tensor) -> None:
         lookup.fill_pairs(queries, centroids, pairs)
 
+    def tables(self, queries: torch.Tensor, centroids: Centroids) -> torch.Tensor:
+        return lookup.tables(queries, centroids)
+
     def block_distances(
         self, queries: torch.Tensor, table: scan_exact.Packed, rows: torch.Tensor, blocks: int
     ) -> torch.Tensor:
@@ -98,9 +102,11 @@ class CudaDevice:
     def seconds(self, work: Callable[[], object]) -> float:
         return min(self._seconds(work) for _ in range(_TIMES))
 
-    def costs(self, width: int) -> device_costs.DeviceCosts:
-        if width not in self._costs:
-            self._costs[width] = device_costs.measure(
+    def costs(self, width: int, centroids: int) -> device_costs.DeviceCosts:
+        # All codes of a byte are scanned alike.
+        asked = width, max(centroids, scan_lut.CODES)
+        if asked not in self._costs:
+            self._costs[asked] = device_costs.measure(
                 width,
                 torch.float16,
                 self.scan_lut,
@@ -108,9 +114,11 @@ class CudaDevice:
                 device_costs.seconds_on_card,
                 arrays=cupy,
                 device=self.torch_name,
+                wide=self.scan_wide if asked[1] > scan_lut.CODES else None,
+                centroids=asked[1],
             )
             self.give_back()  # the made-up rows took more than a search will
-        return self._costs[width]
+        return self._costs[asked]
 
     def give_back(self) -> None:
         cupy.get_default_memory_pool().free_all_blocks()

@@ -10,18 +10,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from thread_kernels import scan_lut, scan_wide
 from thread_kernels.device import OutOfRoom, Residence
 from thread_kernels.interface import Int64
 from thread_kernels.scan_exact import PADDING, Packed, pack
-from thread_kernels.scan_lut import SUBSPACES, pack_codes, unpack_codes
 from thread_kernels.selection import TILE_ROWS, Array, tile_count
 
-_TILE_BYTES = TILE_ROWS * SUBSPACES
 _FEWEST = 2_048
 """Rows there is room for at least."""
 _MOVED_ROWS = 1 << 18
@@ -33,17 +32,52 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class CodeLayout:
+    """How the codes of 128 rows lie in a tile: as `scan_lut` reads those of a byte, or `scan_wide` those of two."""
+
+    dtype: type[np.uint8 | np.uint16]
+    """Of the code of a sub-space."""
+    subspaces: int
+    """That there is room for, and the scan reads."""
+
+    @classmethod
+    def of(cls, subspaces: int, centroids: int) -> CodeLayout:
+        """For codes of so many centroids in each of so many sub-spaces."""
+        if centroids > scan_lut.CODES:
+            return cls(np.uint16, subspaces)
+        return cls(np.uint8, scan_lut.SUBSPACES)
+
+    @property
+    def code_bytes(self) -> int:
+        """Of one row."""
+        return self.subspaces * np.dtype(self.dtype).itemsize
+
+    def room(self, residence: Residence, tiles: int) -> Array:
+        return residence.room((tiles, TILE_ROWS * self.subspaces), self.dtype)
+
+    def pack(self, codes: Array, arrays: Any) -> Array:
+        scan = scan_wide if self.dtype is np.uint16 else scan_lut
+        return scan.pack_codes(codes, arrays)
+
+    def unpack(self, packed: Array, rows: int, subspaces: int, arrays: Any) -> Array:
+        if self.dtype is np.uint16:
+            return scan_wide.unpack_codes(packed, rows, self.subspaces, arrays)[:, :subspaces]
+        return scan_lut.unpack_codes(packed, rows, subspaces, arrays)
+
+
+@dataclass(frozen=True, slots=True)
 class Tiles:
-    """Codes of rows 0 to `rows`, as `scan_lut` reads them. Immutable; one writer makes the next version."""
+    """Codes of rows 0 to `rows`, as a scan reads them. Immutable; one writer makes the next version."""
 
     residence: Residence
+    layout: CodeLayout
     memory: Array
-    """uint8[room in tiles, 8192]"""
+    """uint8[room in tiles, 8192], or uint16[room in tiles, 128 × subspaces]"""
     rows: int
 
     @classmethod
-    def none(cls, residence: Residence) -> Tiles:
-        return cls(residence, residence.room((0, _TILE_BYTES), np.uint8), 0)
+    def none(cls, residence: Residence, layout: CodeLayout) -> Tiles:
+        return cls(residence, layout, layout.room(residence, 0), 0)
 
     @property
     def packed(self) -> Array:
@@ -55,7 +89,7 @@ class Tiles:
         if tiles <= len(self.memory):
             return self
         memory = _with_spare(
-            lambda room: self.residence.room((room, _TILE_BYTES), np.uint8),
+            lambda room: self.layout.room(self.residence, room),
             tiles,
             least=tile_count(_FEWEST),
             present=len(self.memory),
@@ -64,34 +98,34 @@ class Tiles:
         return replace(self, memory=memory)
 
     def and_codes(self, codes: Array) -> Tiles:
-        """With uint8[n, subspaces] `codes` of the next rows."""
+        """With uint8 or uint16[n, subspaces] `codes` of the next rows."""
         stop = self.rows + len(codes)
         roomy = self.with_room(stop)
         first = self.rows // TILE_ROWS
         arrays = self.residence.device.arrays
         begun = self.rows - first * TILE_ROWS
         if begun:  # rows that share a tile with the first new one are written once more, as they are
-            old = unpack_codes(self.memory[first : first + 1], begun, codes.shape[1], arrays)
+            old = self.layout.unpack(self.memory[first : first + 1], begun, codes.shape[1], arrays)
             codes = arrays.concatenate([old, codes])
-        roomy.memory[first : tile_count(stop)] = pack_codes(codes, arrays)
+        roomy.memory[first : tile_count(stop)] = self.layout.pack(codes, arrays)
         return replace(roomy, rows=stop)
 
     def only(self, kept: Int64) -> Tiles:
         """Of rows int64[n] `kept`, which ascend. OutOfRoom when they do not fit beside these."""
-        tiles = Tiles.none(self.residence).with_room(len(kept))
+        tiles = Tiles.none(self.residence, self.layout).with_room(len(kept))
         for start in range(0, self.rows, _MOVED_ROWS):
             stop = min(start + _MOVED_ROWS, self.rows)
             first, last = np.searchsorted(kept, (start, stop))
             places = self.residence.device.upload(kept[first:last] - start)
-            tiles = tiles.and_codes(self.codes(start, stop, SUBSPACES)[places])
+            tiles = tiles.and_codes(self.codes(start, stop, self.layout.subspaces)[places])
         return tiles
 
     def codes(self, start: int, stop: int, subspaces: int) -> Array:
-        """uint8[stop − start, subspaces]"""
+        """uint8 or uint16[stop − start, subspaces]"""
         first = start // TILE_ROWS
         tiles = self.memory[first : tile_count(stop)]
         arrays = self.residence.device.arrays
-        return unpack_codes(tiles, stop - first * TILE_ROWS, subspaces, arrays)[start - first * TILE_ROWS :]
+        return self.layout.unpack(tiles, stop - first * TILE_ROWS, subspaces, arrays)[start - first * TILE_ROWS :]
 
 
 @dataclass(frozen=True, slots=True)

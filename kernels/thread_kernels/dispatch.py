@@ -22,9 +22,9 @@ def create_engine(
 ) -> Engine:
     """The engine for `device`; "auto" takes the best that runs here.
 
-    `pq_bits`: at most 2^bits centroids a sub-space; the CUDA engine uses at most 8 bits, the CPU engine 4. `gpu_share`:
-    the part of a GPU's memory that tables may take. EngineUnavailable when it cannot run here; ValueError for another
-    name, number of bits or share.
+    `pq_bits`: at most 2^bits centroids a sub-space; the CPU engine uses at most 4 bits. `gpu_share`: the part of a
+    GPU's memory that tables may take. EngineUnavailable when it cannot run here; ValueError for another name, number of
+    bits or share.
     """
     if device not in get_args(Device):
         raise ValueError(f"device is one of {', '.join(get_args(Device))}, not {device!r}")

@@ -2,7 +2,7 @@
 
     gather, scan   few rows pass, or the table is small: exactly, in main memory, where that takes less than a launch;
                    more that pass, on the device, while that takes less than a scan
-    codes          a large table: the device orders the rows by their 8-bit codes, or by whole vectors when queries are
+    codes          a large table: the device orders the rows by their codes, or by whole vectors when queries are
                    many
 
 Of what is gathered or ordered on the device, the float16 vectors rule out what cannot be among the nearest (`rescore`);
@@ -75,7 +75,7 @@ class CudaTable(CodedTable):
     def __init__(
         self, width: int, policy: CompressPolicy, residence: Residence, stored: StoredVectors | None = None
     ) -> None:
-        super().__init__(width, policy, CudaCoder(residence), stored, composes_filters=True)
+        super().__init__(width, policy, CudaCoder(residence, policy.bits), stored, composes_filters=True)
         self._residence = residence
 
     def search(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Hits]:

@@ -13,7 +13,7 @@ from thread_kernels.compression import Compressed
 from thread_kernels.device import Residence
 from thread_kernels.device_codebook import DeviceCodebook
 from thread_kernels.device_codes import DeviceCodes
-from thread_kernels.device_rows import Tiles
+from thread_kernels.device_rows import CodeLayout, Tiles
 from thread_kernels.interface import Int64, SavedCodes
 
 _MAGIC = b"thread codes cuda 1\n"
@@ -51,16 +51,17 @@ def load(residence: Residence, data: bytes, count: int, width: int) -> Compresse
     fit."""
     header, parts = saved_parts.read(_MAGIC, data, count, width)
     centroids = np.frombuffer(parts[1], dtype=np.float32).reshape(header["centroids"])
-    codes = np.frombuffer(parts[2], dtype=np.uint8).reshape(count, len(centroids))
+    layout = CodeLayout.of(len(centroids), centroids.shape[1])
+    codes = np.frombuffer(parts[2], dtype=layout.dtype).reshape(count, len(centroids))
     with residence.using() as device:
-        device.costs(width)  # so that no search waits for it
+        device.costs(width, centroids.shape[1])  # so that no search waits for it
         rotation = None
         if header["rotation"]:
             turned = np.frombuffer(parts[0], dtype=np.float32).reshape(header["rotation"])
             rotation = device.tensor(device.upload(turned))
         resident = device.tensor(device.upload(centroids))
         codebook = DeviceCodebook.of(residence, width, header["exponent"], rotation, resident)
-        tiles = Tiles.none(residence).with_room(count)
+        tiles = Tiles.none(residence, layout).with_room(count)
         for start in range(0, count, _MOVED_ROWS):
             tiles = tiles.and_codes(device.upload(codes[start : start + _MOVED_ROWS]))
     found = DeviceCodes.of(codebook, tiles, None, np.arange(count), count, is_whole=False)

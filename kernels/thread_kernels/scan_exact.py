@@ -148,14 +148,14 @@ class TritonLaunch:
         asked, table = scan.asked, scan.table
         shape = constants(scan.queries, asked.values.shape[1], table.values.dtype, self._tiles)
         tile_blocks = triton.cdiv(scanned_tiles(scan.rows, tile_stride), self._tiles)
-        with _stream_of(keys):
+        with stream_of(keys):
             scan_exact_kernel[(triton.cdiv(scan.queries, shape["QUERIES"]) * tile_blocks,)](
                 asked.values,
                 asked.scales,
                 table.values,
                 table.scales,
                 table.squares,
-                *map(_tensor, (scan.bitmaps, scan.filter_of, bounds, keys, counts)),
+                *map(tensor_of, (scan.bitmaps, scan.filter_of, bounds, keys, counts)),
                 scan.queries,
                 scan.rows,
                 tile_stride,
@@ -165,14 +165,15 @@ class TritonLaunch:
             )
 
 
-def _tensor(array: Array) -> torch.Tensor:
+def tensor_of(array: Array) -> torch.Tensor:
     """The same memory as a tensor; by way of signed integers, for which DLPack needs no recent version of anything."""
     size = array.dtype.itemsize
     tensor = from_dlpack(array.view(np.dtype(f"i{size}")))
-    return tensor.view({4: torch.uint32, 8: torch.uint64}[size]) if array.dtype.kind == "u" else tensor
+    return tensor.view({2: torch.uint16, 4: torch.uint32, 8: torch.uint64}[size]) if array.dtype.kind == "u" else tensor
 
 
-def _stream_of(array: Array) -> AbstractContextManager[Any]:
+def stream_of(array: Array) -> AbstractContextManager[Any]:
+    """CuPy's current stream as torch's, where `array` is CuPy's."""
     if not hasattr(array, "__cuda_array_interface__"):
         return nullcontext()
     import cupy
@@ -180,6 +181,21 @@ def _stream_of(array: Array) -> AbstractContextManager[Any]:
     pointer = cupy.cuda.get_current_stream().ptr
     # For 0, the default stream, torch would make a new one.
     return torch.cuda.stream(torch.cuda.ExternalStream(pointer) if pointer else torch.cuda.default_stream())
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def least_score(bound: tl.tensor) -> tl.tensor:
+    """The float32 score in uint64 `bound`."""
+    high = (bound >> 32).to(tl.uint32)
+    return tl.where(high >> 31 != 0, high ^ _SIGN, high ^ _ONES).to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def keys_of(scores: tl.tensor, row: tl.tensor) -> tl.tensor:
+    """uint64 keys of float32 `scores`; int32 `row` is of a shape that goes with theirs."""
+    pattern = scores.to(tl.uint32, bitcast=True)
+    ordered = tl.where(pattern >> 31 != 0, pattern ^ _ONES, pattern ^ _SIGN)
+    return (ordered.to(tl.uint64) << 32) | (row.to(tl.uint32) ^ _ONES).to(tl.uint64)
 
 
 # Numbers that differ from call to call are not compiled in: a search would wait for the compiler.
@@ -249,16 +265,13 @@ def scan_exact_kernel(
     scores = products.to(tl.float32) * factor[:, None] * scale[None, :] - square[None, :]
 
     bound = tl.load(bounds + query, mask=is_query, other=0)
-    high = (bound >> 32).to(tl.uint32)
-    least = tl.where(high >> 31 != 0, high ^ _SIGN, high ^ _ONES).to(tl.float32, bitcast=True)
+    least = least_score(bound)
     # A NaN is not >= anything and never gets in.
     passes = (scores >= least[:, None]) & (wanted[:, None] & is_row[None, :])
     if tl.max(tl.max(passes.to(tl.int32), axis=1), axis=0) > 0:
         bits = tl.load(bitmap[:, None] + (row // 32)[None, :], mask=passes & (filter >= 0)[:, None], other=0)
         passes = passes & ((((bits >> (row % 32)[None, :]) & 1) != 0) | (filter == _EVERY)[:, None])
-        pattern = scores.to(tl.uint32, bitcast=True)
-        ordered = tl.where(pattern >> 31 != 0, pattern ^ _ONES, pattern ^ _SIGN)
-        key = (ordered.to(tl.uint64) << 32) | (row.to(tl.uint32) ^ _ONES).to(tl.uint64)[None, :]
+        key = keys_of(scores, row[None, :])
         passes = passes & (key > bound[:, None])
         # The counter counts past the end, so that an overflow shows. A slot keeps its best key then, so most of the
         # best keys of all are still there to give a bound for the next scan.

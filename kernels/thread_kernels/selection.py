@@ -13,7 +13,7 @@ are equal, and equal scores go to the lower row. A NaN is no score and has no ke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
@@ -67,6 +67,14 @@ class Best:
     """float32[queries, keep]; −inf past `counts`"""
     counts: Array
     """int64[queries]: less than `keep` when fewer pass the filter"""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Best], arrays: Any) -> Best:
+        """Of the queries of all `parts`, of which there is at least one; they have the same `keep`."""
+        if len(parts) == 1:
+            return parts[0]
+        names = ("rows", "scores", "counts")
+        return cls(*(arrays.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 S = TypeVar("S", bound=AnyScan)

@@ -431,7 +431,8 @@ class Settings:
     pq_bits: int = _setting(
         "--pq-bits",
         8,
-        "at most 2^BITS centroids for each sub-space of a code; a GPU uses at most 8 bits, the CPU 4",
+        "at most 2^BITS centroids for each sub-space of a code; over 8, a GPU's codes of large tables take 2 bytes for "
+        "each instead of 1; the CPU uses at most 4",
         section="Searching",
         parse=whole_number(1, 16),
         value_name="BITS",

@@ -21,10 +21,10 @@ import numpy.typing as npt
 import torch
 from host_scan import HostLaunch, build
 
-from thread_kernels import scan_exact, scan_lut
+from thread_kernels import scan_exact, scan_lut, scan_wide
 from thread_kernels.lookup import Centroids
 from thread_kernels.scan_lut import SUBSPACES
-from thread_kernels.selection import Array, Launch
+from thread_kernels.selection import EVERY_ROW, NO_ROW, TILE_ROWS, Array, Launch
 
 
 class NoMemory(Exception):
@@ -93,6 +93,11 @@ class HostDevice:
         assert self._product is not None
         self._product(scan, bounds, tile_stride, keys, counts)
 
+    def scan_wide(self, scan: scan_wide.Scan, bounds: Array, tile_stride: int, keys: Array, counts: Array) -> None:
+        self.fail(scan.queries)
+        self.counts["scan_wide"] += 1
+        plain_scan_wide(scan, bounds, tile_stride, keys, counts)
+
     def upload(self, values: np.ndarray) -> np.ndarray:
         assert self.is_working
         self.counts["uploads"] += 1
@@ -115,18 +120,22 @@ class HostDevice:
     def encode(self, vectors: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
         parts = vectors.view(len(vectors), *centroids.shape[::2]).transpose(0, 1)
         scores = parts @ centroids.transpose(1, 2) - centroids.square().sum(dim=2)[:, None] / 2
-        return scores.argmax(dim=2).T.to(torch.uint8).contiguous()
+        dtype = torch.uint8 if centroids.shape[1] <= 256 else torch.uint16
+        return scores.argmax(dim=2).T.to(dtype).contiguous()
 
     def fill_pairs(self, queries: torch.Tensor, centroids: Centroids, pairs: torch.Tensor) -> None:
-        count = len(queries)
-        subspaces, codes, components = centroids.centred.shape
-        parts = queries.view(count, subspaces, components).transpose(0, 1)
-        tables = 2 * parts @ centroids.centred.transpose(1, 2) - centroids.offsets[:, None]
-        tables = tables * centroids.scales(queries)[None, :, None]
+        tables = self.tables(queries, centroids)
+        _, subspaces, codes = tables.shape
         words = [16 * (subspace % 4) + subspace // 4 for subspace in range(SUBSPACES)]
         for lane in range(2):
-            mine = tables[:, lane::2].permute(1, 2, 0).half()
+            mine = tables[lane::2].transpose(1, 2).half()
             pairs[: len(mine), :codes, words[:subspaces], lane] = mine
+
+    def tables(self, queries: torch.Tensor, centroids: Centroids) -> torch.Tensor:
+        subspaces, _, components = centroids.centred.shape
+        parts = queries.view(len(queries), subspaces, components).transpose(0, 1)
+        tables = 2 * parts @ centroids.centred.transpose(1, 2) - centroids.offsets[:, None]
+        return (tables * centroids.scales(queries)[None, :, None]).transpose(0, 1).contiguous()
 
     def block_distances(
         self, queries: torch.Tensor, table: scan_exact.Packed, rows: torch.Tensor, blocks: int
@@ -145,7 +154,7 @@ class HostDevice:
         work()
         return time.perf_counter() - started
 
-    def costs(self, width: int) -> Any:
+    def costs(self, width: int, centroids: int) -> Any:
         assert self.is_working
         self.counts["costs"] += 1
         return self._costs
@@ -158,6 +167,29 @@ class HostDevice:
 
     def is_lost(self, error: Exception) -> bool:
         return isinstance(error, Broken)
+
+
+def plain_scan_wide(scan: scan_wide.Scan, bounds: Array, tile_stride: int, keys: Array, counts: Array) -> None:
+    """What `scan_wide.TritonLaunch` does, in NumPy."""
+    queries, subspaces, _ = scan.tables.shape
+    codes = scan_wide.unpack_codes(scan.codes, scan.rows, subspaces)
+    rows = np.flatnonzero(np.arange(scan.rows) // TILE_ROWS % tile_stride == 0)
+    for query in range(queries):
+        number = scan.filter_of[query]
+        if number == NO_ROW:
+            continue
+        passing = rows
+        if number != EVERY_ROW:
+            bits = scan.bitmaps[number]
+            passing = rows[bits[rows // 32] >> (rows % 32).astype(np.uint32) & 1 == 1]
+        scores = scan.tables[query].numpy()[np.arange(subspaces), codes[passing]].sum(axis=1)
+        passing, scores = passing[~np.isnan(scores)], scores[~np.isnan(scores)]
+        pattern = scores.view(np.uint32)
+        ordered = np.where(pattern >> 31, ~pattern, pattern | np.uint32(1 << 31)).astype(np.uint64)
+        found = ordered << np.uint64(32) | (passing.astype(np.uint64) ^ np.uint64(0xFFFFFFFF))
+        found = found[found > bounds[query]]
+        np.maximum.at(keys[query], np.arange(len(found)) % keys.shape[1], found)
+        counts[query] = len(found)
 
 
 @cache

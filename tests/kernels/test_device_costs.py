@@ -113,6 +113,32 @@ def test_both_scans_and_gathering_are_timed_and_logged(
     assert f"the matrix product from {'16' if has_rows else 'no number of'} queries on" in message
 
 
+def test_codes_of_two_bytes_are_timed_by_their_own_scan_in_as_many_launches_as_a_search_takes(
+    device_costs: ModuleType, torch: ModuleType, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from thread_kernels import scan_wide
+
+    arrays = np if device == "cpu" else pytest.importorskip("cupy", reason="CuPy is not installed")
+    clocked = Clocked()
+    monkeypatch.setattr(device_costs, "_GATHERED", 500)
+    monkeypatch.setattr(device_costs, "block_distances", clocked.block_distances)
+    monkeypatch.setattr(scan_wide, "_TABLE_BYTES", 3 * 4 * 64 * 512)
+
+    def wide(scan: Any, *buffers: Any) -> None:
+        assert scan.tables.shape[1:] == (64, 512)
+        assert (int(scan.codes.max()), len(arrays.unique(scan.codes))) == (511, 512)
+        clocked.lookup(scan, *buffers)
+
+    def narrow(*_: Any) -> None:
+        raise AssertionError("no table is scanned by it")
+
+    costs = device_costs.measure(
+        16, torch.int8, narrow, None, clocked, arrays=arrays, device=device, rows=1_000, wide=wide, centroids=512
+    )
+    assert clocked.batches["lookup"] == [1, 3, 3, 3, 3]
+    assert costs.by_lookup == pytest.approx((0.001, 2 * 0.003, 6 * 0.003, 22 * 0.003, 86 * 0.003))
+
+
 def test_the_kernels_themselves_find_nothing_and_take_some_time(
     device_costs: ModuleType, torch: ModuleType, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
