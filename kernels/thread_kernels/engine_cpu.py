@@ -25,6 +25,9 @@ from thread_kernels.inputs import as_counts, as_vectors
 from thread_kernels.interface import Compress, Filter, Hits, Int64, Place, SavedCodes, StoredVectors
 from thread_kernels.reach import Look
 
+_LISTED_WHOLE = 4
+"""Of rows that are so few times the candidates all are: to rescore them takes less than to find the nearest first."""
+
 
 class CpuTable(CodedTable):
     """A `Table` in main memory."""
@@ -55,7 +58,7 @@ class CpuTable(CodedTable):
 
         def listed(asked: Asked, most: int) -> list[Int64]:
             wanted = candidate_count(most)
-            if len(asked.passing) <= wanted and not self._is_always_coded:
+            if len(asked.passing) <= _LISTED_WHOLE * wanted and not self._is_always_coded:
                 self._plans["gather"] += len(asked.queries)
                 return [asked.passing.rows()] * len(asked.queries)
             plan, look = self._plan(asked, most)
