@@ -1,6 +1,7 @@
 """The codes of a table's rows on the device, and the search that orders rows by them: one launch for a whole batch.
 
-Immutable, so that a search keeps the version it began with; the memory is shared between versions (`device_rows`).
+Immutable, so that a search keeps the version it began with; the memory is shared between versions (`device_rows`). The
+one thing an older version may lose is its vectors, without which the answers are the same.
 """
 
 from __future__ import annotations
@@ -107,10 +108,11 @@ class DeviceCodes:
 
         OutOfRoom when not even the codes fit.
         """
-        tiles, vectors, numbers = self.tiles, self.vectors, [self.numbers]
+        tiles, numbers = self.tiles, [self.numbers]
         room = len(self.numbers) + stop - self.rows
         with self._residence.using():
-            vectors = _while_room(lambda: vectors and vectors.with_room(room), room)
+            present = self._vectors
+            vectors = _while_room(lambda: present and present.with_room(room), room)
             tiles = tiles.with_room(room)
         for rows, found in _batches(_there(pieces), self.codebook.width):
             with self._residence.using() as device:
@@ -133,7 +135,8 @@ class DeviceCodes:
         places = kept.nonzero()[0]
         with self._residence.using():
             tiles = self.tiles.only(places)
-            vectors = _while_room(lambda: self.vectors and self.vectors.only(places), len(places))
+            present = self._vectors
+            vectors = _while_room(lambda: present and present.only(places), len(places))
         return DeviceCodes.of(self.codebook, tiles, vectors, self.numbers[kept], self.rows, is_whole=self.is_whole)
 
     def lists_near(self, rotated: Float32) -> Int64:
@@ -159,21 +162,23 @@ class DeviceCodes:
         First by their codes, or by the vectors where they are there and that is faster for so many queries.
         """
         best_of = self._by_code
-        if self.vectors is not None:
-            with self._residence.using() as device:
+        with self._residence.using() as device:  # to the end, so that no vectors move meanwhile
+            vectors = self._vectors
+            if vectors is not None:
                 costs = device.costs(self.codebook.width, self.codebook.centroid_count)
-            if self.vectors.is_resident and costs.product_from is not None and len(queries) >= costs.product_from:
-                best_of = self._by_vector
-            spared = sum(depth - least for depth, least in zip(depths, wanted, strict=True))
-            if spared * row_seconds <= costs.ruling_out:
-                wanted = depths
-        return self._listed(queries, depths, passing, best_of, wanted, blocks)
+                if vectors.is_resident and costs.product_from is not None and len(queries) >= costs.product_from:
+                    best_of = self._by_vector
+                spared = sum(depth - least for depth, least in zip(depths, wanted, strict=True))
+                if spared * row_seconds <= costs.ruling_out:
+                    wanted = depths
+            return self._listed(queries, depths, passing, best_of, wanted, blocks)
 
     def gather_up_to(self, queries: int) -> int:
         """Passing rows up to which it is cheaper to measure just those for so many queries than to scan all codes."""
-        if self.vectors is None or not self.vectors.is_resident:
-            return 0
         with self._residence.using() as device:
+            vectors = self._vectors
+            if vectors is None or not vectors.is_resident:
+                return 0
             costs = device.costs(self.codebook.width, self.codebook.centroid_count)
             rows = costs.gather_up_to(len(self.numbers), queries)
         return min(rows, _MOST_GATHERED // queries)
@@ -181,12 +186,14 @@ class DeviceCodes:
     def gather(self, queries: Float32, wanted: int, rows: Int64, blocks: int) -> list[Int64]:
         """For each of float32[q, width] those of int64[n] `rows`, which ascend, that may be among its `wanted` nearest.
 
-        Only for rows with codes, and with the vectors on the device.
+        Only for rows with codes, and with the vectors on the device. OutOfRoom when they have moved meanwhile.
         """
         places = places_of(rows, self.numbers)
         if not len(places) or not wanted:
             return [rows[:0]] * len(queries)
         with self._residence.using() as device:
+            if self._vectors is None:
+                raise OutOfRoom("the vectors have moved")
             counts = device.tensor(device.upload(np.full(len(queries), wanted)))
             listed = device.tensor(device.upload(places[None]))
             found = self._nearest(device.tensor(device.upload(queries)), listed, counts, blocks)
@@ -209,7 +216,7 @@ class DeviceCodes:
             uploaded = device.upload(queries)
             best = best_of(device, uploaded, keep, passing)
             listed, found = best.rows, best.counts
-            if self.vectors is not None and any(one < depth for one, depth in zip(wanted, depths, strict=True)):
+            if self._vectors is not None and any(one < depth for one, depth in zip(wanted, depths, strict=True)):
                 limits = device.tensor(device.upload(np.array([depths, wanted])))
                 rows = device.tensor(listed)
                 # What is asked beside it changes no query's answer.
@@ -223,12 +230,17 @@ class DeviceCodes:
         self, queries: torch.Tensor, rows: torch.Tensor, counts: torch.Tensor, blocks: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Those of int64[q or 1, r] places that may be among the int64[q] nearest: int64[q, most], how many count."""
-        assert self.vectors is not None
-        table = self.vectors.packed
+        assert self._vectors is not None
+        table = self._vectors.packed
         distances = self._residence.device.block_distances(queries, table, rows, blocks)
         errors = rescore.errors_of(distances, table, rows, self.codebook.width, blocks)
         near, found = rescore.may_be_nearest(distances, errors, counts)
         return rows.expand(len(queries), -1).gather(1, near), found
+
+    @property
+    def _vectors(self) -> Vectors | None:
+        """Those that lie where this version knows them. For who uses the device."""
+        return None if self.vectors is None or self.vectors.lease.is_over else self.vectors
 
     @property
     def _residence(self) -> Residence:
@@ -250,10 +262,10 @@ class DeviceCodes:
         return Best.joined(parts, device.arrays)
 
     def _by_vector(self, device: Device, queries: Array, keep: int, passing: Sequence[Passing]) -> Best:
-        assert self.vectors is not None
+        assert self._vectors is not None
         bitmaps, filter_of = self.filters.of(passing)
         asked = scan_exact.pack(device.tensor(queries), torch.float16)
-        scan = scan_exact.Scan(asked, self.vectors.packed, len(self.numbers), bitmaps, filter_of)
+        scan = scan_exact.Scan(asked, self._vectors.packed, len(self.numbers), bitmaps, filter_of)
         return best_rows(scan, keep, device.scan_exact, device.arrays)
 
 

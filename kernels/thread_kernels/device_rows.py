@@ -23,8 +23,8 @@ from thread_kernels.selection import TILE_ROWS, Array, tile_count
 
 _FEWEST = 2_048
 """Rows there is room for at least."""
-_MOVED_ROWS = 1 << 18
-"""At a time, when memory is given back."""
+_MOVED_ROWS, _MOVED_BYTES = 1 << 18, 64 << 20
+"""Codes, and vectors, at a time when removed rows are dropped."""
 
 T = TypeVar("T")
 
@@ -128,9 +128,15 @@ class Tiles:
         return self.layout.unpack(tiles, stop - first * TILE_ROWS, subspaces, arrays)[start - first * TILE_ROWS :]
 
 
+class Lease:
+    """Whether the vectors still lie where the versions that share it say. For who uses the device."""
+
+    is_over = False
+
+
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """float16 vectors of rows 0 to `rows`. Immutable; one writer makes the next version."""
+    """float16 vectors of rows 0 to `rows`. Immutable until its lease is over; one writer makes the next version."""
 
     residence: Residence
     values: Array
@@ -142,6 +148,7 @@ class Vectors:
     rows: int
     is_resident: bool
     """Whether `values` lie on the device, so that they can be scanned."""
+    lease: Lease
 
     @classmethod
     def none(cls, residence: Residence, width: int) -> Vectors:
@@ -172,15 +179,32 @@ class Vectors:
         return replace(roomy, rows=stop)
 
     def only(self, kept: Int64) -> Vectors:
-        """Of rows int64[n] `kept`, which ascend. OutOfRoom when they do not fit beside these."""
-        fewer = self._room(lambda make: make(len(kept)))
-        self._say_that_they_left(fewer)
-        for start in range(0, len(kept), _MOVED_ROWS):
-            part = slice(start, start + _MOVED_ROWS)
+        """Of rows int64[n] `kept`, which ascend.
+
+        Where they do not fit beside these, rows move towards the front of the memory they are in: it is kept for rows
+        to come, and the lease of all versions that read it ends.
+        """
+        fewer = self._beside(len(kept))
+        if fewer is None:
+            self.lease.is_over = True
+            fewer = replace(self, lease=Lease())
+        step = max(1, _MOVED_BYTES // (2 * self.values.shape[1]))
+        for start in range(0, len(kept), step):
+            part = slice(start, min(start + step, len(kept)))
             places = torch.from_numpy(kept[part])
+            # A copy of the rows that move: no row moves away from the front, so none is overwritten before its turn.
             for new, old in zip(fewer.packed.parts, self.packed.parts, strict=True):
                 new[part].copy_(old[places.to(old.device)])
         return replace(fewer, rows=len(kept))
+
+    def _beside(self, rows: int) -> Vectors | None:
+        """Room for so many rows beside these, on the device or where these lie; None where there is none."""
+        for make in (self._resident,) if self.is_resident else (self._resident, self._in_main_memory):
+            try:
+                return make(self.residence, self.values.shape[1], rows)
+            except OutOfRoom:
+                continue
+        return None
 
     @property
     def _values(self) -> torch.Tensor:
@@ -197,12 +221,12 @@ class Vectors:
     @classmethod
     def _resident(cls, residence: Residence, width: int, rows: int) -> Vectors:
         values = residence.room((rows, width), np.float16)
-        return cls(residence, values, *_norms(residence, rows), 0, True)
+        return cls(residence, values, *_norms(residence, rows), 0, True, Lease())
 
     @classmethod
     def _in_main_memory(cls, residence: Residence, width: int, rows: int) -> Vectors:
         values = residence.pinned_room((rows, width), np.float16)
-        return cls(residence, values, *_norms(residence, rows), 0, False)
+        return cls(residence, values, *_norms(residence, rows), 0, False, Lease())
 
     def _say_that_they_left(self, roomy: Vectors) -> None:
         if self.is_resident and not roomy.is_resident:

@@ -194,3 +194,25 @@ def test_a_sample_that_goes_to_the_device_in_pieces_gives_the_same_codebook(monk
     pieces, many = trained()
     assert many - few == ROWS // 100 - 1
     np.testing.assert_allclose(pieces, whole, atol=1e-6)
+
+
+def test_the_host_device_computes_what_the_kernels_do(coded: tuple[CudaTable, HostDevice]) -> None:
+    """What stands in for the Triton kernels in these tests gives their results."""
+    import torch
+
+    from thread_kernels import lookup, scan_wide
+    from thread_kernels.selection import EVERY_ROW, NO_ROW, best_rows, pack_mask
+
+    table, device = coded
+    codes = codes_of(table)
+    asked = codes.codebook.rotated(torch.from_numpy(QUERIES[:4]))
+    tables = device.tables(asked, codes.codebook.prepared)
+    np.testing.assert_allclose(tables, lookup.tables(asked, codes.codebook.prepared), rtol=1e-4, atol=1e-2)
+    exact = tables.round()  # whole numbers, which add up to the same in any order
+    bitmaps = pack_mask(np.arange(ROWS) % 3 == 0)[None]
+    filter_of = np.array([EVERY_ROW, 0, NO_ROW, 0], dtype=np.int32)
+    scan = scan_wide.Scan(exact, codes.tiles.packed, ROWS, bitmaps, filter_of)
+    best, expected = (best_rows(scan, 50, launch) for launch in (device.scan_wide, scan_wide.TritonLaunch()))
+    assert best.counts.tolist() == [50, 50, 0, 50]
+    for name in ("rows", "scores", "counts"):
+        np.testing.assert_array_equal(getattr(best, name), getattr(expected, name))
