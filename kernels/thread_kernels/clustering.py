@@ -13,7 +13,7 @@ import torch
 
 from thread_kernels.interface import Float32
 
-_WORKING_BYTES = 256 << 20
+WORKING_BYTES = 256 << 20
 """Of distances held at a time."""
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def lloyd(vectors: torch.Tensor, subspaces: int, centroids: int, *, seed: int, i
     # Drawn on the host, so that every device starts from the same rows.
     drawn = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:centroids]
     found = parts[:, drawn.to(vectors.device)]
-    chunk = max(1, _WORKING_BYTES // (4 * subspaces * centroids))
+    chunk = max(1, WORKING_BYTES // (4 * subspaces * centroids))
     for _ in range(iterations):
         found = _moved(parts, found, chunk)
     return found + mean
@@ -119,7 +119,7 @@ def _index_on_gpu(vectors: torch.Tensor, components: int) -> object | None:
     if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
         return None
     resources = faiss.StandardGpuResources()
-    resources.setTempMemory(_WORKING_BYTES)  # else it takes a part of all memory
+    resources.setTempMemory(WORKING_BYTES)  # else it takes a part of all memory
     settings = faiss.GpuIndexFlatConfig()
     settings.device = vectors.device.index
     index: object = faiss.GpuIndexFlatL2(resources, components, settings)

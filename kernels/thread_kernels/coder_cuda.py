@@ -10,7 +10,7 @@ from thread_kernels.device_codebook import BITS, DeviceCodebook, plain, principa
 from thread_kernels.device_codes import DeviceCodes
 from thread_kernels.interface import Float32
 
-_TRAINING_ROWS = 65_536
+TRAINING_ROWS = 65_536
 """At least: as many for each of 256 centroids as FAISS takes at most."""
 
 
@@ -22,7 +22,7 @@ class CudaCoder:
         self._bits = min(bits, BITS)
 
     def training_rows(self, live: int) -> int:
-        return max(_TRAINING_ROWS, rows_to_train(live, self._bits))
+        return max(TRAINING_ROWS, rows_to_train(live, self._bits))
 
     def list_count(self, live: int) -> int:
         return 1

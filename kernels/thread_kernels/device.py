@@ -60,7 +60,7 @@ class Device(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """What the engine may keep there."""
+        """What the engine may take there."""
 
     @property
     def pinned_bytes(self) -> int:
@@ -142,7 +142,7 @@ class Residence:
         self.fault: str | None = None
         """Why the device is not used any more."""
         self._owner = RLock()
-        self._used = self._pinned = 0
+        self._used = self._pinned = self._reserved = 0
         self._counting = RLock()  # memory is given back wherever the last reader lets go of it
 
     @property
@@ -153,9 +153,24 @@ class Residence:
     def pinned_bytes(self) -> int:
         return self._pinned
 
+    @property
+    def reserved_bytes(self) -> int:
+        """Left free for work: what was asked for, but no more than half of the engine's share."""
+        return min(self._reserved, self.device.memory_bytes // 2)
+
+    def reserve(self, size: int) -> None:
+        """Leave at least `size` bytes free for what work takes for a moment."""
+        self._reserved = max(self._reserved, size)
+
+    def count(self, tensor: torch.Tensor) -> None:
+        """Count what lies on the device already, until nobody holds it."""
+        self._count(tensor.nbytes, 0)
+        weakref.finalize(tensor, self._count, -tensor.nbytes, 0)
+
     def room(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-        """Zeros that stay, counted until nobody holds them. OutOfRoom beyond the engine's share of the memory."""
-        left = self.device.memory_bytes - self._used
+        """Zeros that stay, counted until nobody holds them. OutOfRoom beyond the engine's share of the memory less what
+        is left free."""
+        left = self.device.memory_bytes - self.reserved_bytes - self._used
         make = partial(self.device.arrays.zeros, shape, dtype=dtype)
         array, size = self._made(make, shape, dtype, left, f"on {self.device.name}")
         self._count(size, 0)

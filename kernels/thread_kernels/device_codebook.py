@@ -29,7 +29,7 @@ _LARGEST_EXPONENT = 100
 _LARGEST = 1e30
 """Of a scaled component: its products with centroids, which are at most 1, stay finite in float32."""
 _FEWEST_QUERIES = 64
-_UPLOADED_BYTES = 64 << 20
+UPLOADED_BYTES = 64 << 20
 _ONE_VECTOR = 1e-5
 """Relative spread of centroids that differ by rounding only."""
 _SEED = 0
@@ -57,6 +57,8 @@ class DeviceCodebook:
     ) -> DeviceCodebook:
         """Prepared for look-ups, once."""
         prepared = Centroids.prepare(centroids, residence.device.torch_name)
+        for tensor in (centroids, prepared.centred, prepared.offsets):
+            residence.count(tensor)
         return cls(residence, width, exponent, rotation, centroids, prepared)
 
     @property
@@ -149,7 +151,7 @@ def principal(residence: Residence, sample: Float32, *, rows: int, bits: int) ->
 
 def rows_uploaded(width: int) -> int:
     """Vectors that go to the device at a time: coding takes some 4 times as much beside them, and searches wait."""
-    return max(1, _UPLOADED_BYTES // (4 * width))
+    return max(1, UPLOADED_BYTES // (4 * width))
 
 
 def subspace_count(width: int) -> int:
@@ -169,6 +171,7 @@ def _trained(
     exponent = int(np.clip(largest, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     count = min(1 << centroid_bits(rows, min(bits, BITS)), len(sample))
     with residence.using() as device:
+        device.give_back()  # what searches took and libraries keep for the next: training takes much, and needs it
         turned = None if rotation is None else device.tensor(device.upload(rotation))
         untrained = torch.zeros((subspaces, 1, components), device=device.torch_name)
         begun = DeviceCodebook.of(residence, sample.shape[1], exponent, turned, untrained)
@@ -178,6 +181,8 @@ def _trained(
             part = slice(start, start + step)
             vectors[part] = begun.rotated(device.tensor(device.upload(sample[part])))
         centroids = _told_apart(train_centroids(vectors, subspaces, count, seed=_SEED), vectors)
+        del vectors
+        device.give_back()
         return DeviceCodebook.of(residence, sample.shape[1], exponent, turned, centroids)
 
 

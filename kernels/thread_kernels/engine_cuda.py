@@ -44,6 +44,7 @@ from thread_kernels.interface import (
     StoredVectors,
 )
 from thread_kernels.membership import Passing
+from thread_kernels.working_memory import working_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +78,8 @@ class CudaTable(CodedTable):
     ) -> None:
         super().__init__(width, policy, CudaCoder(residence, policy.bits), stored, composes_filters=True)
         self._residence = residence
+        if policy.above is not None:
+            residence.reserve(working_bytes(width, policy.bits))
 
     def search(self, queries: ArrayLike, k: int | Sequence[int], filters: Sequence[Filter | None]) -> list[Hits]:
         vectors, squared_norms = as_vectors(queries, self.width, name="query")

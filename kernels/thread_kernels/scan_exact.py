@@ -36,7 +36,7 @@ _FLOAT16_EXPONENT = 15
 """Scaled components stay below 2¹⁵; float16 reaches to 65,504."""
 _LEAST_EXPONENT = -100
 """So that a scale is a float32 that is not zero."""
-_ROWS_PACKED = 8_192
+ROWS_PACKED = 8_192
 """At a time, which takes some 30 bytes a component beside the result."""
 
 _EVERY, _NONE, _TILE = tl.constexpr(EVERY_ROW), tl.constexpr(NO_ROW), tl.constexpr(TILE_ROWS)
@@ -68,8 +68,8 @@ def pack(vectors: torch.Tensor, dtype: torch.dtype) -> Packed:
     device = vectors.device
     values = torch.zeros((count, -(-width // PADDING) * PADDING), dtype=dtype, device=device)
     scales, squares = (torch.empty(count, dtype=torch.float32, device=device) for _ in range(2))
-    for start in range(0, count, _ROWS_PACKED):
-        part = slice(start, start + _ROWS_PACKED)
+    for start in range(0, count, ROWS_PACKED):
+        part = slice(start, start + ROWS_PACKED)
         rows = vectors[part].float()
         squares[part] = rows.double().square().sum(dim=1)
         rows = rows.nan_to_num(0)  # the square of a row that is gone is NaN, which is enough

@@ -25,7 +25,7 @@ from thread_kernels.selection import EVERY_ROW, NO_ROW, TILE_ROWS, Array, check_
 
 PART = {"PART": 8}
 """Sub-spaces looked up at a time."""
-_TABLE_BYTES = 256 << 20
+TABLE_BYTES = 256 << 20
 """Of the tables of one launch: those of 16 queries where there are 65,536 centroids in 64 sub-spaces."""
 _CHUNK_TILES = 64
 """That one program scans."""
@@ -73,7 +73,7 @@ class Scan:
 
 def queries_at_once(subspaces: int, centroids: int) -> int:
     """Queries of one launch, so that their tables take no more memory than a launch may."""
-    return max(1, _TABLE_BYTES // (4 * subspaces * centroids))
+    return max(1, TABLE_BYTES // (4 * subspaces * centroids))
 
 
 def pack_codes(codes: Array, arrays: Any = np) -> Array:

@@ -313,7 +313,8 @@ class Settings:
     gpu_memory: float = _setting(
         "--gpu-memory",
         0.3,
-        "how much of the GPU's memory vectors and their codes may take; what does not fit stays in main memory",
+        "how much of the GPU's memory vectors, their codes and work on them may take; what does not fit stays in main "
+        "memory",
         section="Embedding",
         parse=share,
         value_name="SHARE",

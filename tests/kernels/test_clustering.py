@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_codebook(
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
-    monkeypatch.setattr(clustering, "_WORKING_BYTES", 4 * 3 * 16 * 64)
+    monkeypatch.setattr(clustering, "WORKING_BYTES", 4 * 3 * 16 * 64)
     in_chunks = clustering.train_centroids(vectors, 3, 16, seed=5)
     errors = [quantisation_error(vectors.cpu().numpy(), each.cpu().numpy()) for each in (first, in_chunks)]
     assert errors[1] == pytest.approx(errors[0], rel=0.02)

@@ -35,6 +35,7 @@ def full(host_kernels: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     table = CudaEngine(device, "always").table(WIDTH)
     grow(table, VECTORS[:ROWS])
     device.memory_bytes = codes_of(table).codebook.residence.used_bytes + 300_000
+    device.memory_bytes *= 2  # half of it is left for work
     yield table, device
     table.close()
 
@@ -91,7 +92,7 @@ def test_vectors_in_main_memory_move_there_when_they_do_not_fit_twice(full: tupl
     residence = codes_of(table).codebook.residence
     with residence.using():
         pinned = Vectors._in_main_memory(residence, 128, ROWS).and_vectors(device.tensor(VECTORS[:ROWS]))
-        device.memory_bytes, device.pinned_bytes = residence.used_bytes + 50_000, residence.pinned_bytes
+        device.memory_bytes, device.pinned_bytes = 2 * (residence.used_bytes + 50_000), residence.pinned_bytes
         fewer = pinned.only(KEPT)
     assert (fewer.values is pinned.values, fewer.is_resident, pinned.lease.is_over) == (True, False, True)
     assert_there(fewer, VECTORS[KEPT])

@@ -122,7 +122,7 @@ def test_codes_of_two_bytes_are_timed_by_their_own_scan_in_as_many_launches_as_a
     clocked = Clocked()
     monkeypatch.setattr(device_costs, "_GATHERED", 500)
     monkeypatch.setattr(device_costs, "block_distances", clocked.block_distances)
-    monkeypatch.setattr(scan_wide, "_TABLE_BYTES", 3 * 4 * 64 * 512)
+    monkeypatch.setattr(scan_wide, "TABLE_BYTES", 3 * 4 * 64 * 512)
 
     def wide(scan: Any, *buffers: Any) -> None:
         assert scan.tables.shape[1:] == (64, 512)

@@ -125,6 +125,7 @@ def test_where_room_does_not_double_it_grows_by_an_eighth_and_vectors_stay(caplo
     table, device = new_table()
     grow(table, VECTORS[:2_000])
     device.memory_bytes = table.compression.current.codes.codebook.residence.used_bytes + 900_000
+    device.memory_bytes *= 2  # half of it is left for work
     grow(table, VECTORS[2_000:2_300])
     codes = table.compression.current.codes
     assert (codes.vectors.is_resident, codes.coded_rows) == (True, 2_300)
@@ -285,7 +286,7 @@ def test_vectors_that_do_not_fit_on_the_device_are_read_in_main_memory(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("thread_kernels.device_rows._FEWEST", 60_000)
-    table, device = gathering_table(monkeypatch, 500, memory_bytes=15_000_000, product_from=1)
+    table, device = gathering_table(monkeypatch, 500, memory_bytes=2 * 15_000_000, product_from=1)
     assert table.compression.current is not None
     codes = table.compression.current.codes
     residence = codes.codebook.residence
@@ -375,7 +376,7 @@ def test_saving_takes_no_room_on_the_device_nor_moves_vectors(caplog: pytest.Log
     grow(table, VECTORS[:1_000])
     table.remove([0, 500, 999])
     codes = table.compression.current.codes
-    device.memory_bytes, device.pinned_bytes = codes.codebook.residence.used_bytes, 0
+    device.memory_bytes, device.pinned_bytes = 2 * codes.codebook.residence.used_bytes, 0
     saved = table.save()
     assert saved is not None
     np.testing.assert_array_equal(saved.rows, np.delete(np.arange(1_000), [0, 500, 999]))
@@ -393,7 +394,7 @@ def test_a_restored_table_without_room_for_vectors_is_searched_by_codes(
     saved = table.save()
     assert saved is not None
     monkeypatch.setattr("thread_kernels.device_rows._FEWEST", 60_000)
-    other, _ = new_table(store, memory_bytes=15_000_000, pinned_bytes=0)
+    other, _ = new_table(store, memory_bytes=2 * 15_000_000, pinned_bytes=0)
     other.restore(saved.data, 1_000)
     assert other.compression.wait(60)
     assert other.compression.current.codes.vectors is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,8 @@ def test_vectors_that_do_not_fit_stay_in_main_memory_and_codes_go_next(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("thread_kernels.device_rows._FEWEST", 60_000)
-    engine, device = new_engine(memory_bytes=13_000_000, product_from=8)  # 4 MB of codes, or 15 MB of vectors
+    # Half of it is left for work: 13 MB for 4 MB of codes, or 15 MB of vectors.
+    engine, device = new_engine(memory_bytes=2 * 13_000_000, product_from=8)
     table = engine.table(WIDTH)
     grow(table, VECTORS)
     assert lines(caplog, "do not fit on the device") == 1
@@ -98,7 +100,7 @@ def test_vectors_that_do_not_fit_stay_in_main_memory_and_codes_go_next(
     assert (device.counts["scan_exact"], table.stats().coded_rows) == (0, ROWS)
     table.close()
 
-    engine, _ = new_engine(memory_bytes=100_000)
+    engine, _ = new_engine(memory_bytes=2 * 100_000)
     table = engine.table(WIDTH)
     table.append(VECTORS)
     with caplog.at_level(logging.CRITICAL), pytest.raises(RuntimeError, match="codes of the table"):
@@ -107,6 +109,71 @@ def test_vectors_that_do_not_fit_stay_in_main_memory_and_codes_go_next(
     assert recall(table.search(QUERIES, 10, [None] * 24), nearest_of(VECTORS, QUERIES, 10)) == 1.0
     assert engine.fault is None
     table.close()
+
+
+def test_memory_is_left_free_for_work_on_the_widest_table_that_may_have_codes() -> None:
+    from thread_kernels.working_memory import working_bytes
+
+    engine, device = new_engine(memory_bytes=100 << 30)
+    residence = engine.residence
+    assert residence.reserved_bytes == 0
+    for width, widest in ((384, 384), (1_024, 1_024), (48, 1_024)):
+        engine.table(width).close()
+        assert residence.reserved_bytes == working_bytes(widest, 8)
+    device.memory_bytes = 1 << 30
+    assert residence.reserved_bytes == 1 << 29, "never more than half"
+
+
+def test_narrow_tables_that_never_have_codes_need_no_memory_for_work() -> None:
+    from host_device import host_device
+
+    from thread_kernels.engine_cuda import CudaEngine
+
+    engine = CudaEngine(host_device())
+    engine.table(8).close()
+    assert engine.residence.reserved_bytes == 0
+
+
+def test_what_is_left_free_is_no_room_for_tables() -> None:
+    from host_device import host_device
+
+    from thread_kernels.device import OutOfRoom, Residence
+
+    residence = Residence(host_device(memory_bytes=1_000))
+    residence.reserve(400)
+    residence.reserve(300)
+    kept = residence.room((600,), np.uint8)
+    with pytest.raises(OutOfRoom, match="are left"):
+        residence.room((1,), np.uint8)
+    assert (kept.nbytes, residence.used_bytes) == (600, 600)
+
+
+def test_work_is_reckoned_from_the_shapes() -> None:
+    """By hand: keys for 128 queries six times and coding, or a sample twice with its distances."""
+    from thread_kernels.working_memory import working_bytes
+
+    keys, coding = 6 * 8 * 128 * 16 * 8_192, 4 * (64 << 20) + 30 * 1_024 * 8_192
+    assert working_bytes(1_024, 8) == keys + coding == 1_325_400_064
+    assert working_bytes(1_024, 9) == keys + coding + (256 << 20)
+    assert working_bytes(4_096, 8) == 2 * (1 << 30) + (576 << 20), "training takes more"
+
+
+def test_codebooks_count_as_long_as_they_are_held() -> None:
+    engine, _ = new_engine()
+    table = engine.table(WIDTH)
+    grow(table, VECTORS)
+    current = table.compression.current
+    assert current is not None
+    codebook = current.codes.codebook
+    size = 2 * codebook.centroids.nbytes + codebook.prepared.offsets.nbytes
+    rooms = codebook._tables[-1].nbytes + current.codes.tiles.memory.nbytes
+    rooms += sum(part.nbytes for part in current.codes.vectors.packed.parts)
+    assert engine.residence.used_bytes == size + rooms
+    del current, codebook
+    table.compression.abandon()
+    table.close()
+    gc.collect()
+    assert engine.residence.used_bytes == 0
 
 
 def test_a_batch_without_memory_is_tried_in_halves_and_then_scanned_in_main_memory(

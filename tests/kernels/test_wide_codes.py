@@ -114,7 +114,7 @@ def test_a_batch_whose_tables_are_too_large_is_scanned_in_parts(
     filters = [None if number % 3 else only(table, range(number, ROWS)) for number in range(72)]
     expected = table.search(QUERIES, 10, filters)
     device.counts.clear()
-    monkeypatch.setattr(scan_wide, "_TABLE_BYTES", 30 * 4 * SUBSPACES * 512)
+    monkeypatch.setattr(scan_wide, "TABLE_BYTES", 30 * 4 * SUBSPACES * 512)
     found = table.search(QUERIES, 10, filters)
     assert device.counts["scan_wide"] == 3, "30, 30 and 12 queries"
     for one, other in zip(found, expected, strict=True):
@@ -190,7 +190,7 @@ def test_a_sample_that_goes_to_the_device_in_pieces_gives_the_same_codebook(monk
         return codebook.centroids.numpy(), device.counts["uploads"]
 
     whole, few = trained()
-    monkeypatch.setattr(device_codebook, "_UPLOADED_BYTES", 4 * WIDTH * 100)
+    monkeypatch.setattr(device_codebook, "UPLOADED_BYTES", 4 * WIDTH * 100)
     pieces, many = trained()
     assert many - few == ROWS // 100 - 1
     np.testing.assert_allclose(pieces, whole, atol=1e-6)
