@@ -1,6 +1,6 @@
 """How fast is the scan on a GPU? Both kernels against torch's float16 product with topk, and against the limit.
 
-    python benchmarks/scan_gpu.py [--rows 1000000 10000000]
+    python benchmarks/scan_gpu.py [--rows 1000000 10000000] [--centroids 256]
 
 Clustered vectors of 1,024 components, drawn on the card; codes of 64 bytes over the strongest principal components.
 Batches of 1 to 256 queries, without a filter and with four filters that pass a hundredth or a thousandth of the rows, a
@@ -8,7 +8,8 @@ query's own each. `look-ups` and `product` are whole searches for the best 512 b
 `scan_exact` over int8 rows; recall@10 is that of the faster of them after rescoring. The limit is the larger share of
 what the hardware allows: reading the codes once at the bandwidth of a copy for batches up to 16, the int8 product at
 the rate of a large one above; both are measured in the same run. Under six minutes on a data-centre card; what does not
-fit on a smaller one is left out. Needs torch, triton and cupy only.
+fit on a smaller one is left out. Needs torch, triton and cupy only. Codes of more than 256 centroids take two bytes a
+sub-space, and their look-ups are those of `scan_wide`.
 
     TRITON_INTERPRET=1 python benchmarks/scan_gpu.py
 
@@ -34,7 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from thread_kernels import lookup, scan_exact, scan_lut
+from thread_kernels import lookup, scan_exact, scan_lut, scan_wide
 from thread_kernels.clustering import train_centroids
 from thread_kernels.encode import encode
 from thread_kernels.selection import EVERY_ROW, Launch, best_rows, pack_mask
@@ -55,23 +56,25 @@ ROWS = [700] if REHEARSES else [1_000_000, 10_000_000]
 SAMPLE = 600 if REHEARSES else 20_000
 CHUNK = 100_000
 TIMES = 1 if REHEARSES else 5
-RESULTS = Path(__file__).parent / "results" / ("scan-gpu-rehearsal.json" if REHEARSES else "scan-gpu.json")
+RESULTS = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
     lookups: Launch[scan_lut.Scan]
     product: Launch[scan_exact.Scan]
+    wide: Launch[scan_wide.Scan]
 
     @classmethod
     def made(cls) -> Launches:
         if not REHEARSES:
-            return cls(scan_lut.CudaLaunch(), scan_exact.TritonLaunch())
+            return cls(scan_lut.CudaLaunch(), scan_exact.TritonLaunch(), scan_wide.TritonLaunch())
         sys.path.append(str(Path(__file__).parent.parent / "tests" / "kernels"))
         import host_scan
 
         with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as folder:
-            return cls(host_scan.HostLaunch(host_scan.build(Path(folder))), scan_exact.TritonLaunch(tiles=8))
+            lookups = host_scan.HostLaunch(host_scan.build(Path(folder)))
+            return cls(lookups, scan_exact.TritonLaunch(tiles=8), scan_wide.TritonLaunch())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,9 @@ class Limits:
     int8_products: float
     """Multiplications with their additions, a second."""
 
-    def seconds(self, rows: int, batch: int) -> float:
-        reading = rows * SUBSPACES / self.copied_bytes
+    def seconds(self, table: Table, batch: int) -> float:
+        rows = table.rows
+        reading = rows * SUBSPACES * (2 if table.is_wide else 1) / self.copied_bytes
         return reading if batch <= 16 else max(reading, batch * rows * WIDTH / self.int8_products)
 
 
@@ -143,20 +147,21 @@ def principal(sample: torch.Tensor) -> torch.Tensor:
 
 
 class Table:
-    def __init__(self, rows: int, law: Law) -> None:
+    def __init__(self, rows: int, law: Law, centroids: int) -> None:
         self.rows = rows
+        self.is_wide = centroids > scan_lut.CODES
         sample = law(SAMPLE)
         self.rotation = principal(sample)
-        codebook = train_centroids(sample @ self.rotation, SUBSPACES, CENTROIDS, seed=0)
+        codebook = train_centroids(sample @ self.rotation, SUBSPACES, centroids, seed=0)
         self.centroids = lookup.Centroids.prepare(codebook.cpu().numpy(), DEVICE)
         self.vectors = torch.empty((rows, WIDTH), dtype=torch.float16, device=DEVICE)
-        codes = np.empty((rows, SUBSPACES), dtype=np.uint8)
+        codes = np.empty((rows, SUBSPACES), dtype=np.uint16 if self.is_wide else np.uint8)
         for start in range(0, rows, CHUNK):
             part = slice(start, min(start + CHUNK, rows))
             drawn = law(part.stop - start)
             self.vectors[part] = drawn.half()
             codes[part] = encode(drawn @ self.rotation, codebook).cpu().numpy()
-        self.codes = arrays.asarray(scan_lut.pack_codes(codes))
+        self.codes = arrays.asarray((scan_wide if self.is_wide else scan_lut).pack_codes(codes))
         self.packed = fitting(lambda: scan_exact.pack(self.vectors, torch.int8))
 
 
@@ -213,6 +218,10 @@ class Search:
 
     def by_lookups(self) -> Any:
         table = self._table
+        if table.is_wide:
+            tables = lookup.tables(self._queries @ table.rotation, table.centroids)
+            wide = scan_wide.Scan(tables, table.codes, table.rows, self._bitmaps, self._filter_of)
+            return best_rows(wide, KEEP, self._launches.wide, arrays).rows
         lookup.fill_pairs(self._queries @ table.rotation, table.centroids, self._pairs)
         pairs = self._pairs.numpy() if REHEARSES else arrays.from_dlpack(self._pairs)
         scan = scan_lut.Scan(pairs, len(self._queries), table.codes, table.rows, self._bitmaps, self._filter_of)
@@ -274,7 +283,7 @@ def measured(table: Table, launches: Launches, law: Law, found: Limits) -> list[
                 torch.cuda.empty_cache()  # what torch keeps for later is not there for CuPy
             is_product = product is not None and product < lookups
             recall = search.recall(search.by_product() if is_product else search.by_lookups())
-            limit = 1e3 * found.seconds(table.rows, batch)
+            limit = 1e3 * found.seconds(table, batch)
             lines.append(Line(table.rows, batch, share, lookups, product, baseline, limit, recall))
             print(" | ".join(lines[-1].cells()), flush=True)
     return lines
@@ -300,20 +309,22 @@ def about() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--centroids", type=int, default=CENTROIDS, help=f"a sub-space, at most {SAMPLE}")
     arguments = parser.parse_args()
     launches, law, found = Launches.made(), Law(), limits()
     print(f"copy {found.copied_bytes / 1e9:,.0f} GB/s, int8 product {2 * found.int8_products / 1e12:,.1f} TOPS")
     print(" | ".join(HEAD))
     lines: list[Line] = []
     for rows in arguments.rows:
-        table = fitting(lambda rows=rows: Table(rows, law))
+        table = fitting(lambda rows=rows: Table(rows, law, arguments.centroids))
         if table is None:
             print(f"{rows:,} rows do not fit on this card")
             continue
         lines += measured(table, launches, law, found)
         del table
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(
+    RESULTS.mkdir(exist_ok=True)
+    name = "scan-gpu" + (f"-{arguments.centroids}" if arguments.centroids != CENTROIDS else "")
+    (RESULTS / f"{name}{'-rehearsal' if REHEARSES else ''}.json").write_text(
         json.dumps(about() | {"limits": asdict(found), "lines": [asdict(line) for line in lines]}, indent=1) + "\n"
     )
 

@@ -12,13 +12,14 @@ Device = Literal["auto", "cpu", "cuda"]
 
 MOST_BITS = 16
 """Of a code in one sub-space."""
+_DEFAULT_BITS = 8
 _PACKAGES = {"cupy": "CuPy", "torch": "torch", "triton": "Triton"}
 
 _log = logging.getLogger(__name__)
 
 
 def create_engine(
-    device: Device = "auto", *, compress: Compress = "auto", pq_bits: int = 8, gpu_share: float = 1.0
+    device: Device = "auto", *, compress: Compress = "auto", pq_bits: int = _DEFAULT_BITS, gpu_share: float = 1.0
 ) -> Engine:
     """The engine for `device`; "auto" takes the best that runs here.
 
@@ -47,6 +48,8 @@ def create_engine(
         raise EngineUnavailable(
             "the CPU engine needs FAISS, which is not installed; type: pip install 'thread-node[cpu]'"
         )
+    if pq_bits > _DEFAULT_BITS:  # somebody asked for it
+        _log.warning("of %d bits a code the CPU engine uses 4; more take a GPU, with --device cuda", pq_bits)
     from thread_kernels.engine_cpu import CpuEngine  # FAISS is an optional dependency and takes a while to load
 
     return CpuEngine(compress, pq_bits)

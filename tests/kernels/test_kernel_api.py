@@ -86,6 +86,16 @@ def test_auto_says_nothing_of_cuda_where_it_is_not_installed(
     assert caplog.records == []
 
 
+def test_bits_that_only_a_gpu_would_use_are_not_quietly_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        create_engine("cpu", pq_bits=8)
+        assert caplog.records == [], "the default"
+        create_engine("cpu", pq_bits=12)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.message == "of 12 bits a code the CPU engine uses 4; more take a GPU, with --device cuda"
+
+
 def _insufficient_driver() -> bool:
     """What CuPy 13 does without a driver."""
     raise RuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient for CUDA runtime version")
