@@ -106,9 +106,8 @@ class View:
         """Exact distances of the partitions that have a row of the query's width."""
         measured: list[Rows] = []
         for table in self.tables:
-            rows = table.rows_of(partitions)
+            subjects, rows = table.having_rows(partitions)
             result = table.table.rescore(self.vector, rows)
-            subjects = table.subjects_of(rows)
             measured.append(
                 Rows(
                     subjects,
@@ -147,5 +146,5 @@ def media_token(media_type: MediaType | None) -> str | None:
 
 def word_shares(partitions: Keys, words: Mapping[int, float]) -> Floats:
     """Of the best BM25 of the query: [n], 0 to 1."""
-    best = max(words.values(), default=1.0)
-    return np.array([words.get(key, 0.0) / best for key in partitions.tolist()])
+    found = np.array([words.get(key, 0.0) for key in partitions.tolist()])
+    return found / max(words.values(), default=1.0)

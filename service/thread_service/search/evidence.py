@@ -84,15 +84,16 @@ def gather(
     strengths = {key: cube ** (1 / AGREEMENT) for key, cube in cubes.items()}
     strongest = sorted(strengths, key=lambda key: (-strengths[key], key))[:ENTITIES_MAX]
     telling = [key for key in strongest if strengths[key] >= CONTRIBUTION_MIN]
+    inside = {key: documents_of[key] & eligible for key in telling}
     looked_at, brings_none = BitMap(), False
-    for key in telling:
-        if len(looked_at) + documents_of[key].intersection_cardinality(eligible) <= DOCUMENTS_MAX:
-            looked_at |= documents_of[key] & eligible
+    for documents in inside.values():
+        if len(looked_at) + len(documents) <= DOCUMENTS_MAX:
+            looked_at |= documents
         else:
             brings_none = True
     if brings_none:
         looked_at |= found() & eligible
-    inside = {key: documents_of[key] & looked_at for key in telling}
+        inside = {key: documents & looked_at for key, documents in inside.items()}
     keys, values = _cubes_by_document(given, inside)
     documents, place = np.unique(keys, return_inverse=True)
     values = np.bincount(place, values, len(documents)).astype(np.float64, copy=False) ** (1 / AGREEMENT)

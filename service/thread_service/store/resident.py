@@ -105,6 +105,12 @@ class ResidentTable:
         rows = self._row_of.get(subjects)
         return rows[rows >= 0]
 
+    def having_rows(self, subjects: Ints) -> tuple[Ints, Ints]:
+        """Those of the subjects that have a row, and their rows."""
+        rows = self._row_of.get(subjects)
+        known = rows >= 0
+        return subjects[known], rows[known]
+
     def subjects_of(self, rows: Ints) -> Ints:
         return self._subject_of.get(rows)
 
