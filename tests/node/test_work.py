@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from threading import Event
 
 import pytest
@@ -94,10 +95,68 @@ def test_the_query_of_a_search_that_is_refused_does_not_reach_the_model(
     in_hand = node.queue.submit(["in hand"], "document")
     until(lambda: node.queue.stats().waiting_documents == 0)
     with monkeypatch.context() as patch:
-        patch.setattr(Work, "start", refuse)
+        patch.setattr(Work, "begin", refuse)
         with pytest.raises(Busy, match="too much waits"):
             node.search("ann", "refused")
     node.embedder.open.set()
     in_hand.result(TIMEOUT)
     node.search("ann", "taken")
     assert node.embedder.embedded == [("in hand", "document"), ("taken", "query")]
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_what_follows_begins_when_the_last_of_what_it_waits_for_has_ended(last: int) -> None:
+    async def scenario() -> None:
+        work = Work()
+        awaited: list[Future[int]] = [Future(), Future()]
+        try:
+            answer = work.start_after(awaited, lambda: sum(each.result() for each in awaited))
+            awaited[1 - last].set_result(1)
+            assert work.begun == 0
+            awaited[last].set_result(10)
+            assert await answer == 11
+            assert await work.start_after(awaited, lambda: "all had ended before") == "all had ended before"
+            with pytest.raises(ZeroDivisionError):
+                await work.start_after(awaited, lambda: 1 // 0)
+            assert work.begun == 3
+        finally:
+            work.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_follows_fails_at_once_with_what_it_waits_for_and_is_not_begun() -> None:
+    async def scenario() -> None:
+        work = Work()
+        failing: Future[int] = Future()
+        never: Future[int] = Future()
+        try:
+            answer = work.start_after([failing, never], lambda: 1)
+            failing.set_exception(NotReady("no model"))
+            with pytest.raises(NotReady, match="no model"):
+                await answer
+            never.set_exception(Busy("too late to matter", retry_after_seconds=1))
+            assert work.begun == 0
+        finally:
+            work.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_follows_is_not_begun_once_nobody_waits_or_the_node_stops() -> None:
+    async def scenario() -> None:
+        work = Work()
+        given_up, late = Future[int](), Future[int]()
+        seen: list[str] = []
+        first = work.start_after([given_up], lambda: seen.append("given up"))
+        first.cancel()
+        await asyncio.sleep(0)
+        given_up.set_result(1)
+        second = work.start_after([late], lambda: seen.append("late"))
+        work.close()
+        late.set_result(1)
+        with pytest.raises(NotReady, match="shutting down"):
+            await second
+        assert seen == []
+
+    asyncio.run(scenario())

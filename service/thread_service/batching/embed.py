@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,10 +126,10 @@ class EmbeddingQueue:
             job.future.set_result(np.zeros((0, width), np.float32))
         return job.future
 
-    async def query_vector(self, text: str) -> NDArray[np.float32]:
-        """[width], read-only, of one query: from the cache, from an equal query under way, or from the model.
+    def query(self, text: str) -> Future[NDArray[np.float32]]:
+        """[1, width], read-only, of one query: from the cache, from an equal query under way, or from the model.
 
-        Raises as `submit`.
+        Raises and fails as `submit`.
         """
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         stamp = self._embedder.stamp
@@ -138,15 +139,28 @@ class EmbeddingQueue:
             if known is not None:
                 self._cache.move_to_end(key)
                 self._hits += 1
-                return known
+                ready: Future[NDArray[np.float32]] = Future()
+                ready.set_result(known)
+                return ready
             self._misses += 1
-        vector: NDArray[np.float32] = (await asyncio.wrap_future(self.submit([text], "query")))[0]
-        vector.flags.writeable = False
+        asked = self.submit([text], "query")
+        asked.add_done_callback(partial(self._remember, key))
+        return asked
+
+    async def query_vector(self, text: str) -> NDArray[np.float32]:
+        """[width] of `query`."""
+        vector: NDArray[np.float32] = (await asyncio.wrap_future(self.query(text)))[0]
+        return vector
+
+    def _remember(self, key: tuple[str, bytes], answered: Future[NDArray[np.float32]]) -> None:
+        if answered.cancelled() or answered.exception() is not None:
+            return
+        vectors = answered.result()
+        vectors.flags.writeable = False
         with self._changed:
-            self._cache[key] = vector
+            self._cache[key] = vectors
             if len(self._cache) > _CACHED_QUERIES:
                 self._cache.popitem(last=False)
-        return vector
 
     def stats(self) -> QueueStats:
         with self._changed:

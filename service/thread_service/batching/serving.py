@@ -58,6 +58,9 @@ class ServingModel:
     def submit(self, texts: Sequence[str], role: Role, *, is_long: bool = False) -> Future[NDArray[np.float32]]:
         return self._queue.submit(texts, role, is_long=is_long)
 
+    def query(self, text: str) -> Future[NDArray[np.float32]]:
+        return self._queue.query(text)
+
     async def query_vector(self, text: str) -> NDArray[np.float32]:
         return await self._queue.query_vector(text)
 

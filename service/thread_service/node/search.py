@@ -14,7 +14,6 @@ narrows, it says before the scan which documents are searched (`narrow`).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ import numpy as np
 from thread_service import observe
 from thread_service.batching.scan import Caller, ScanQueue
 from thread_service.batching.serving import ServingModel
-from thread_service.errors import InvalidRequest, ThreadError
+from thread_service.errors import InvalidRequest
 from thread_service.logs import Stopwatch, event
 from thread_service.node import code_search, narrow
 from thread_service.node.near_edges import EdgeScan, NearEdge, edge_scans, near_edges
@@ -43,6 +42,7 @@ from thread_service.node.operations import (
     is_usable,
 )
 from thread_service.node.query_names import QUERY_CHARACTERS_MAX, named_entities
+from thread_service.node.query_vectors import query_vectors
 from thread_service.node.showing import Row, Showing, reference
 from thread_service.node.view import JOINING_DOCUMENTS, Ranked, Rows, Vector, View, media_token, word_shares
 from thread_service.node.work import Work
@@ -111,15 +111,22 @@ class Searching:
     async def _search(self, request: SearchRequest) -> SearchAnswer:
         watch, beside = Stopwatch(), Stopwatch()
         # The model first: it gives the interpreter away while it works, the preparation takes it.
-        embedding = asyncio.ensure_future(self._embedded(request, watch))
+        reads_predicates = request.entities_are_predicates and self._flow(request) == "narrow"
+        text = narrow.predicates_text(request.entities) if reads_predicates else ""
+        vectors = query_vectors(self._embedding, request, text)
+        for each in vectors:
+            each.add_done_callback(lambda _: watch.lap("embed"))
         try:
-            vectors, prepared = await asyncio.gather(embedding, self._work.run(lambda: self._prepare(request, beside)))
+            preparing = self._work.begin(lambda: self._prepare(request, beside))
+            with Caller() as caller:
+                answer = await self._work.start_after(
+                    [*vectors, preparing],
+                    lambda: self._answer(
+                        request, [row for each in vectors for row in each.result()], preparing.result(), caller, watch
+                    ),
+                )
         finally:
-            embedding.cancel()  # where the preparation was refused, nobody needs it
-        with Caller() as caller:
-            answer = await self._work.run(
-                lambda: self._answer(request, vectors, prepared, caller, watch), refusable=False
-            )
+            vectors[0].cancel()  # whoever was refused, or has left, does not need it
         total = watch.total
         observe.time_phases("search", total, watch.phases, beside.phases)
         event(
@@ -137,34 +144,6 @@ class Searching:
     def _flow(self, request: SearchRequest) -> Flow:
         mode = request.graph_mode or self._graph_mode
         return "code" if mode != "off" and request.media_type == "code" else mode
-
-    async def _embedded(self, request: SearchRequest, watch: Stopwatch) -> list[Vector]:
-        vectors = await self._vectors(request)
-        watch.lap("embed")
-        return vectors
-
-    async def _vectors(self, request: SearchRequest) -> list[Vector]:
-        """Of the query and, where the graph narrows, of the terms beside it read as predicates."""
-        text = ""
-        if request.entities_are_predicates and self._flow(request) == "narrow":
-            text = narrow.predicates_text(request.entities)
-        if not text:
-            return [await self._query_vector(request)]
-        query, terms = await asyncio.gather(self._query_vector(request), self._terms_vector(text))
-        return [query] if terms is None else [query, terms]
-
-    async def _query_vector(self, request: SearchRequest) -> Vector:
-        if request.query_embedding is not None:
-            return request.query_embedding
-        return await self._embedding.query_vector(request.query)
-
-    async def _terms_vector(self, text: str) -> Vector | None:
-        """None when there is no model to ask: a search by vector needs none."""
-        try:
-            return await self._embedding.query_vector(text)
-        except ThreadError as error:
-            log.debug("search: without predicates: %s", error)
-            return None
 
     def _prepare(self, request: SearchRequest, watch: Stopwatch) -> _Prepared:
         watch.skip()

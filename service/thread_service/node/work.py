@@ -7,9 +7,9 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
 
 import apsw
 
@@ -55,9 +55,9 @@ class Work:
         """Whether any work runs, or waits for a thread."""
         return self._unfinished > 0
 
-    def start(self, work: Callable[[], T], *, refusable: bool = True) -> asyncio.Future[T]:
-        """Begin `work` on a thread; await the future for its result. `refusable`: not where it ends what was
-        begun before, which a refusal would waste, nor where the node itself asks how it stands.
+    def begin(self, work: Callable[[], T], *, refusable: bool = True) -> Future[T]:
+        """Begin `work` on a thread. `refusable`: not where it ends what was begun before, which a refusal would waste,
+        nor where the node itself asks how it stands. From any thread.
 
         Busy: too much waits, or for too long. NotReady: closed. In both cases nothing was begun.
         """
@@ -82,10 +82,23 @@ class Work:
 
         job = self._threads.submit(begin)
         job.add_done_callback(lambda job: self._finished(number))
-        return asyncio.wrap_future(job)
+        return job
+
+    def start(self, work: Callable[[], T], *, refusable: bool = True) -> asyncio.Future[T]:
+        """As `begin`; await the future for its result."""
+        return asyncio.wrap_future(self.begin(work, refusable=refusable))
 
     async def run(self, work: Callable[[], T], *, refusable: bool = True) -> T:
         return await self.start(work, refusable=refusable)
+
+    def start_after(self, awaited: Sequence[Future[Any]], work: Callable[[], T]) -> asyncio.Future[T]:
+        """Begin `work`, which is not refused, when all that is `awaited`, something at least, has been done: whatever
+        ends last begins it, without the event loop between. Fails at once when one of them does.
+        """
+        following = _Following(self, len(awaited), work)
+        for each in awaited:
+            each.add_done_callback(following.one_has_ended)
+        return asyncio.wrap_future(following.answer)
 
     async def commit(self, store: Store, work: Callable[[apsw.Connection, Changes], T], *, is_large: bool = False) -> T:
         """Run `work` in a transaction; returns once it is durable.
@@ -108,3 +121,38 @@ class Work:
         with self._counting:
             self._is_closed = True
         self._threads.shutdown()
+
+
+class _Following(Generic[T]):
+    """Work that begins when other things have ended."""
+
+    def __init__(self, work: Work, count: int, piece: Callable[[], T]) -> None:
+        self.answer: Future[T] = Future()
+        self._work = work
+        self._piece = piece
+        self._left = count
+        self._is_decided = False
+        """All have ended, or one has failed."""
+        self._counting = threading.Lock()
+
+    def one_has_ended(self, ended: Future[Any]) -> None:
+        error = CancelledError() if ended.cancelled() else ended.exception()
+        with self._counting:
+            self._left -= 1
+            if self._is_decided or (error is None and self._left):
+                return
+            self._is_decided = True
+        try:
+            if error is not None:
+                raise error
+            self._work.begin(self._run, refusable=False)
+        except BaseException as failure:
+            if self.answer.set_running_or_notify_cancel():
+                self.answer.set_exception(failure)
+
+    def _run(self) -> None:
+        if self.answer.set_running_or_notify_cancel():
+            try:
+                self.answer.set_result(self._piece())
+            except BaseException as failure:
+                self.answer.set_exception(failure)

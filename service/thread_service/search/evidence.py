@@ -86,14 +86,14 @@ def gather(
     telling = [key for key in strongest if strengths[key] >= CONTRIBUTION_MIN]
     inside = {key: documents_of[key] & eligible for key in telling}
     looked_at, brings_none = BitMap(), False
-    for documents in inside.values():
-        if len(looked_at) + len(documents) <= DOCUMENTS_MAX:
-            looked_at |= documents
+    for listing in inside.values():
+        if len(looked_at) + len(listing) <= DOCUMENTS_MAX:
+            looked_at |= listing
         else:
             brings_none = True
     if brings_none:
         looked_at |= found() & eligible
-        inside = {key: documents & looked_at for key, documents in inside.items()}
+        inside = {key: listing & looked_at for key, listing in inside.items()}
     keys, values = _cubes_by_document(given, inside)
     documents, place = np.unique(keys, return_inverse=True)
     values = np.bincount(place, values, len(documents)).astype(np.float64, copy=False) ** (1 / AGREEMENT)
