@@ -113,11 +113,20 @@ class ThreadNode:
                     partitions=tuple(PartitionIn(records.vectors[row]) for row in rows),
                 )
                 by_owner.setdefault((records.owner_of(rows[0]), records.is_rare(rows[0])), []).append(made)
-            last = start + 64 >= count
-            for at, ((owner, rare), documents) in enumerate(by_owner.items(), 1):
-                group = GroupIn("rare" if rare else "all", access="available")
-                wait = last and at == len(by_owner)
-                await self._node.file(FileRequest(f"owner {owner}", tuple(documents), group=group, wait=wait))
+            # Every owner is a caller of its own.
+            await asyncio.gather(
+                *(
+                    self._node.file(
+                        FileRequest(
+                            f"owner {owner}",
+                            tuple(documents),
+                            group=GroupIn("rare" if rare else "all", access="available"),
+                            wait=start + 64 >= count,
+                        )
+                    )
+                    for (owner, rare), documents in by_owner.items()
+                )
+            )
 
     def open(self, folder: Path, records: Records) -> None:
         self._store = Store(DataDirectory.open(folder), create_engine("cpu"))
