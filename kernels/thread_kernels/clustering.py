@@ -8,6 +8,8 @@ The wheels of faiss-gpu bring the libraries of CUDA 12, which a driver of CUDA 1
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -16,11 +18,14 @@ from thread_kernels.interface import Float32
 WORKING_BYTES = 256 << 20
 """Of distances held at a time."""
 
+Turn = Callable[[], AbstractContextManager[object]]
+"""Entered for every piece of work on the device: others use it between two, so a piece takes some milliseconds."""
+
 _log = logging.getLogger(__name__)
 
 
 def train_centroids(
-    vectors: torch.Tensor, subspaces: int, centroids: int, *, seed: int, iterations: int = 25
+    vectors: torch.Tensor, subspaces: int, centroids: int, *, seed: int, iterations: int = 25, turn: Turn = nullcontext
 ) -> torch.Tensor:
     """float32[subspaces, centroids, components] for float32[n, subspaces × components], on the same device.
 
@@ -36,26 +41,34 @@ def train_centroids(
     index = _index_on_gpu(vectors, vectors.shape[1] // subspaces) if _is_power_of_two(centroids) else None
     if index is not None:
         try:
-            trained = by_faiss(vectors.cpu().numpy(), subspaces, centroids, index, seed=seed, iterations=iterations)
-            return torch.from_numpy(trained).to(vectors.device)
+            with turn():
+                here = vectors.cpu().numpy()
+            # In nobody's turn: FAISS has streams and memory of its own.
+            trained = by_faiss(here, subspaces, centroids, index, seed=seed, iterations=iterations)
+            with turn():
+                return torch.from_numpy(trained).to(vectors.device)
         except RuntimeError as error:  # a GPU newer than its kernels, or no memory beside ours
             _log.warning("FAISS cannot train on this GPU, torch does it: %s", error)
-    return lloyd(vectors, subspaces, centroids, seed=seed, iterations=iterations)
+    return lloyd(vectors, subspaces, centroids, seed=seed, iterations=iterations, turn=turn)
 
 
-def lloyd(vectors: torch.Tensor, subspaces: int, centroids: int, *, seed: int, iterations: int) -> torch.Tensor:
+def lloyd(
+    vectors: torch.Tensor, subspaces: int, centroids: int, *, seed: int, iterations: int, turn: Turn = nullcontext
+) -> torch.Tensor:
     """As `train_centroids`, by torch. A centroid that loses all its vectors moves to one that is far from its own."""
     count = len(vectors)
-    parts = vectors.view(count, subspaces, -1).transpose(0, 1)
-    mean = parts.mean(dim=1, keepdim=True, dtype=torch.float64).float()
-    parts = parts - mean  # so that float32 spends its digits on the differences
     # Drawn on the host, so that every device starts from the same rows.
     drawn = torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:centroids]
-    found = parts[:, drawn.to(vectors.device)]
+    with turn():
+        parts = vectors.view(count, subspaces, -1).transpose(0, 1)
+        mean = parts.mean(dim=1, keepdim=True, dtype=torch.float64).float()
+        parts = parts - mean  # so that float32 spends its digits on the differences
+        found = parts[:, drawn.to(vectors.device)]
     chunk = max(1, WORKING_BYTES // (4 * subspaces * centroids))
     for _ in range(iterations):
-        found = _moved(parts, found, chunk)
-    return found + mean
+        found = _moved(parts, found, chunk, turn)
+    with turn():
+        return found + mean
 
 
 def by_faiss(
@@ -79,29 +92,33 @@ def by_faiss(
     return trained.reshape(subspaces, centroids, width // subspaces)
 
 
-def _moved(parts: torch.Tensor, centroids: torch.Tensor, chunk: int) -> torch.Tensor:
+def _moved(parts: torch.Tensor, centroids: torch.Tensor, chunk: int, turn: Turn) -> torch.Tensor:
     """float32[subspaces, k, components] one step on, for float32[subspaces, n, components] `parts`."""
     subspaces, count, _ = parts.shape
     k = centroids.shape[1]
-    halves = centroids.square().sum(dim=2)[:, None] / 2
-    sums = torch.zeros_like(centroids)
-    sizes = torch.zeros((subspaces, k), device=parts.device)
-    apart = torch.empty((subspaces, count), device=parts.device)
-    numbers = torch.arange(k, device=parts.device)
+    with turn():
+        halves = centroids.square().sum(dim=2)[:, None] / 2
+        sums = torch.zeros_like(centroids)
+        sizes = torch.zeros((subspaces, k), device=parts.device)
+        apart = torch.empty((subspaces, count), device=parts.device)
+        numbers = torch.arange(k, device=parts.device)
     for start in range(0, count, chunk):
-        some = parts[:, start : start + chunk]
-        scores = torch.baddbmm(halves, some, centroids.transpose(1, 2), beta=-1)
-        best, nearest = scores.max(dim=2)
-        apart[:, start : start + chunk] = some.square().sum(dim=2) - 2 * best
-        members = (nearest[:, :, None] == numbers).float()
-        sums += members.transpose(1, 2) @ some
-        sizes += members.sum(dim=1)
-    is_empty = sizes == 0
-    moved = sums / sizes.clamp(min=1)[:, :, None]
-    farthest = apart.argsort(dim=1, descending=True, stable=True)[:, :k]
-    turn = (is_empty.cumsum(dim=1) - 1).clamp(min=0)
-    spare = parts.gather(1, farthest.gather(1, turn)[:, :, None].expand_as(moved))
-    return torch.where(is_empty[:, :, None], spare, moved)
+        with turn():
+            some = parts[:, start : start + chunk]
+            scores = torch.baddbmm(halves, some, centroids.transpose(1, 2), beta=-1)
+            best, nearest = scores.max(dim=2)
+            apart[:, start : start + chunk] = some.square().sum(dim=2) - 2 * best
+            members = (nearest[:, :, None] == numbers).float()
+            sums += members.transpose(1, 2) @ some
+            sizes += members.sum(dim=1)
+            del scores, best, nearest, members  # others want the memory until the next piece
+    with turn():
+        is_empty = sizes == 0
+        moved = sums / sizes.clamp(min=1)[:, :, None]
+        farthest = apart.argsort(dim=1, descending=True, stable=True)[:, :k]
+        place = (is_empty.cumsum(dim=1) - 1).clamp(min=0)
+        spare = parts.gather(1, farthest.gather(1, place)[:, :, None].expand_as(moved))
+        return torch.where(is_empty[:, :, None], spare, moved)
 
 
 def _is_power_of_two(number: int) -> bool:

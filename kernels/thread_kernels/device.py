@@ -78,6 +78,9 @@ class Device(Protocol):
     def working(self) -> AbstractContextManager[object]:
         """What is called inside runs in the engine's own order, beside what others do with the device."""
 
+    def wait(self) -> None:
+        """Until all that the engine called for is done."""
+
     def upload(self, values: npt.NDArray[Any]) -> Array:
         """A copy on the device."""
 
@@ -192,20 +195,33 @@ class Residence:
         with self._owner:
             if self.fault is not None:
                 raise DeviceLost(self.fault)
-            try:
-                with self.device.working():
-                    yield self.device
-            except (OutOfRoom, DeviceLost):
-                raise
-            except Exception as error:
-                if self.device.is_out_of_memory(error):
-                    self.device.give_back()
-                    raise OutOfRoom(f"{self.device.name} has no memory left: {error}") from error
-                if self.device.is_lost(error):
-                    self.fault = f"{self.device.name} does not answer: {error}"
-                    _log.error("%s; searches are exact on the CPU until the node is started again", self.fault)
-                    raise DeviceLost(self.fault) from error
-                raise
+            with self._naming_errors(), self.device.working():
+                yield self.device
+
+    @contextmanager
+    def using_for_a_piece(self) -> Iterator[Device]:
+        """As `using`, for a piece of long work. It is waited for when others may use the device already: what they
+        call for comes behind one piece, not behind all of the work."""
+        with self.using() as device:
+            yield device
+        with self._naming_errors():
+            self.device.wait()
+
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OutOfRoom, DeviceLost):
+            raise
+        except Exception as error:
+            if self.device.is_out_of_memory(error):
+                self.device.give_back()
+                raise OutOfRoom(f"{self.device.name} has no memory left: {error}") from error
+            if self.device.is_lost(error):
+                self.fault = f"{self.device.name} does not answer: {error}"
+                _log.error("%s; searches are exact on the CPU until the node is started again", self.fault)
+                raise DeviceLost(self.fault) from error
+            raise
 
     def _made(
         self, make: Callable[[], Array], shape: tuple[int, ...], dtype: npt.DTypeLike, left: int, where: str

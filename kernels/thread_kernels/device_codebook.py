@@ -95,11 +95,7 @@ class DeviceCodebook:
 
     def rotated(self, vectors: torch.Tensor) -> torch.Tensor:
         """float32[n, width] on the device as float32[n, dimensions]."""
-        scaled = (vectors * 2.0**-self.exponent).clamp(-_LARGEST, _LARGEST)
-        if self.rotation is not None:
-            return scaled @ self.rotation
-        dimensions = self.centroids.shape[0] * self.centroids.shape[2]
-        return torch.nn.functional.pad(scaled, (0, dimensions - self.width)).contiguous()
+        return _rotated(vectors, self.exponent, self.rotation, self.centroids.shape[0] * self.centroids.shape[2])
 
     def encode(self, vectors: torch.Tensor) -> Array:
         """uint8[n, subspaces], uint16 where codes are wide, of float32[n, width], all on the device."""
@@ -170,20 +166,29 @@ def _trained(
     largest = np.frexp(np.abs(sample).max(initial=0.0))[1]
     exponent = int(np.clip(largest, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     count = min(1 << centroid_bits(rows, min(bits, BITS)), len(sample))
-    with residence.using() as device:
+    turn = residence.using_for_a_piece
+    with turn() as device:
         device.give_back()  # what searches took and libraries keep for the next: training takes much, and needs it
         turned = None if rotation is None else device.tensor(device.upload(rotation))
-        untrained = torch.zeros((subspaces, 1, components), device=device.torch_name)
-        begun = DeviceCodebook.of(residence, sample.shape[1], exponent, turned, untrained)
         vectors = torch.empty((len(sample), subspaces * components), device=device.torch_name)
-        step = rows_uploaded(sample.shape[1])
-        for start in range(0, len(sample), step):  # what is beside it is small then
-            part = slice(start, start + step)
-            vectors[part] = begun.rotated(device.tensor(device.upload(sample[part])))
-        centroids = _told_apart(train_centroids(vectors, subspaces, count, seed=_SEED), vectors)
+    step = rows_uploaded(sample.shape[1])
+    for start in range(0, len(sample), step):  # what is beside it is small then
+        part = slice(start, start + step)
+        with turn() as device:
+            vectors[part] = _rotated(device.tensor(device.upload(sample[part])), exponent, turned, vectors.shape[1])
+    centroids = train_centroids(vectors, subspaces, count, seed=_SEED, turn=turn)
+    with turn() as device:
+        centroids = _told_apart(centroids, vectors)
         del vectors
         device.give_back()
         return DeviceCodebook.of(residence, sample.shape[1], exponent, turned, centroids)
+
+
+def _rotated(vectors: torch.Tensor, exponent: int, rotation: torch.Tensor | None, dimensions: int) -> torch.Tensor:
+    scaled = (vectors * 2.0**-exponent).clamp(-_LARGEST, _LARGEST)
+    if rotation is not None:
+        return scaled @ rotation
+    return torch.nn.functional.pad(scaled, (0, dimensions - vectors.shape[1])).contiguous()
 
 
 def _told_apart(centroids: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:

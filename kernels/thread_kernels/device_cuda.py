@@ -67,6 +67,9 @@ class CudaDevice:
         with torch.cuda.stream(self._stream_of_torch), self._stream:
             yield
 
+    def wait(self) -> None:
+        self._stream.synchronize()
+
     def upload(self, values: npt.NDArray[Any]) -> Array:
         return self._staging.upload(values)
 
@@ -133,10 +136,10 @@ class CudaDevice:
         return isinstance(error, own) or (isinstance(error, RuntimeError) and "CUDA" in str(error))
 
     def _seconds(self, work: Callable[[], object]) -> float:
-        self._stream.synchronize()
+        self.wait()
         started = time.perf_counter()
         work()
-        self._stream.synchronize()
+        self.wait()
         return time.perf_counter() - started
 
 

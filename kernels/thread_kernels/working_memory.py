@@ -1,8 +1,8 @@
 """What work on a device takes for a moment beside what lies there, reckoned from the shapes of its largest steps.
 
-The engine leaves as much of its share of the memory free, so that the share bounds all it takes. One thread at a time
-uses the device, but torch, which codes, and CuPy, which searches, each keep what they took for the next time; only
-before and after a training is all of it given back.
+The engine leaves as much of its share of the memory free, so that the share bounds all it takes. Searches come between
+the pieces of a training or of coding, and torch, which trains and codes, and CuPy, which searches, each keep what they
+took for the next time; before and after a training all of it is given back.
 """
 
 from __future__ import annotations
@@ -29,4 +29,4 @@ def working_bytes(width: int, bits: int) -> int:
     # The keys of the sample, of this launch and of one more, each unsorted and sorted.
     searched = 6 * 8 * _KEYS
     wide = scan_wide.TABLE_BYTES if 1 << bits > scan_lut.CODES else 0
-    return max(trained, coded + searched + wide)
+    return max(trained, coded) + searched + wide

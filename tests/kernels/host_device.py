@@ -48,7 +48,8 @@ class HostCosts:
 
 
 class HostDevice:
-    """`counts` has the uploads, their bytes, and the launches of each kernel; `fail` is called before a launch."""
+    """`counts` has the uploads, their bytes, and the launches of each kernel. `fail` is called before a launch, and
+    `waiting` when the end of a piece of long work is waited for."""
 
     name = "host"
     arrays = np
@@ -67,6 +68,7 @@ class HostDevice:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.fail: Callable[[int], None] = lambda queries: None
+        self.waiting: Callable[[], None] = lambda: None
         self.memory_bytes = memory_bytes
         self.pinned_bytes = pinned_bytes
         self.is_working = False
@@ -97,6 +99,9 @@ class HostDevice:
         self.fail(scan.queries)
         self.counts["scan_wide"] += 1
         plain_scan_wide(scan, bounds, tile_stride, keys, counts)
+
+    def wait(self) -> None:
+        self.waiting()
 
     def upload(self, values: np.ndarray) -> np.ndarray:
         assert self.is_working

@@ -149,13 +149,13 @@ def test_what_is_left_free_is_no_room_for_tables() -> None:
 
 
 def test_work_is_reckoned_from_the_shapes() -> None:
-    """By hand: keys for 128 queries six times and coding, or a sample twice with its distances."""
+    """By hand: keys for 128 queries six times, and a sample twice with its distances."""
     from thread_kernels.working_memory import working_bytes
 
-    keys, coding = 6 * 8 * 128 * 16 * 8_192, 4 * (64 << 20) + 30 * 1_024 * 8_192
-    assert working_bytes(1_024, 8) == keys + coding == 1_325_400_064
-    assert working_bytes(1_024, 9) == keys + coding + (256 << 20)
-    assert working_bytes(4_096, 8) == 2 * (1 << 30) + (576 << 20), "training takes more"
+    keys, training = 6 * 8 * 128 * 16 * 8_192, 2 * 4 * 1_024 * 65_536 + (576 << 20)
+    assert working_bytes(1_024, 8) == keys + training == 1_946_157_056
+    assert working_bytes(1_024, 9) == keys + training + (256 << 20)
+    assert working_bytes(4_096, 8) == keys + 2 * (1 << 30) + (576 << 20)
 
 
 def test_codebooks_count_as_long_as_they_are_held() -> None:
