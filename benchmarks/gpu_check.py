@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--searches", type=int, default=50, help="of each client")
     parser.add_argument("--wheels", type=Path, help="a folder of wheels to install first, apart from the environment")
     arguments = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)  # the parts write beside it, and what was measured outlives a kill
 
     with tempfile.TemporaryDirectory(prefix="thread-gpu-check-") as name:
         folder = Path(name)

@@ -229,9 +229,9 @@ def wait_for_rest(store: Store) -> None:
     while any(_is_unsettled(resident.table.stats()) for resident in store.resident.tables.values()):
         time.sleep(0.1)
     with store.read() as connection:
-        has_to_compact = compaction.is_due(connection)
-    if has_to_compact:  # which a node does after half a minute
-        store.compact(lambda _: None)
+        free_pages = compaction.free_pages(connection)
+    if free_pages:  # as a node does by itself within a minute or so
+        compaction.give_back_free_pages(store)
 
 
 def _is_unsettled(stats: TableStats) -> bool:

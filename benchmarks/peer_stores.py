@@ -28,6 +28,7 @@ from thread_service.store.store import Store
 K = 10
 OWNERS = 20
 ROWS_A_DOCUMENT = 2
+REQUESTS_IN_HAND = 256
 RARE_DOCUMENTS = 1_000
 _BATCH = 4_096
 
@@ -101,7 +102,13 @@ class ThreadNode:
         self._node.close()
 
     async def _file(self, records: Records) -> None:
-        count = -(-len(records.vectors) // ROWS_A_DOCUMENT)
+        """Every owner is a caller of its own; all of them together have so many requests in hand at most."""
+        count, in_hand, asked = -(-len(records.vectors) // ROWS_A_DOCUMENT), asyncio.Semaphore(REQUESTS_IN_HAND), []
+
+        async def file(request: FileRequest) -> None:
+            async with in_hand:
+                await self._node.file(request)
+
         for start in range(0, count, 64):
             by_owner: dict[tuple[int, bool], list[DocumentIn]] = {}
             for number in range(start, min(start + 64, count)):
@@ -113,20 +120,10 @@ class ThreadNode:
                     partitions=tuple(PartitionIn(records.vectors[row]) for row in rows),
                 )
                 by_owner.setdefault((records.owner_of(rows[0]), records.is_rare(rows[0])), []).append(made)
-            # Every owner is a caller of its own.
-            await asyncio.gather(
-                *(
-                    self._node.file(
-                        FileRequest(
-                            f"owner {owner}",
-                            tuple(documents),
-                            group=GroupIn("rare" if rare else "all", access="available"),
-                            wait=start + 64 >= count,
-                        )
-                    )
-                    for (owner, rare), documents in by_owner.items()
-                )
-            )
+            for (owner, rare), documents in by_owner.items():
+                group = GroupIn("rare" if rare else "all", access="available")
+                asked.append(file(FileRequest(f"owner {owner}", tuple(documents), group=group, wait=True)))
+        await asyncio.gather(*asked)
 
     def open(self, folder: Path, records: Records) -> None:
         self._store = Store(DataDirectory.open(folder), create_engine("cpu"))

@@ -17,6 +17,8 @@ _TRAINING_ROWS = 16_384
 class CpuCoder:
     """A `Coder`."""
 
+    trains_at_rest = True
+
     def training_rows(self, live: int) -> int:
         return max(_TRAINING_ROWS, ROWS_A_CENTROID * self.list_count(live))
 

@@ -102,6 +102,9 @@ class AnyCodes(Protocol):
 class Coder(Protocol):
     """Makes codes of one kind, on one device."""
 
+    trains_at_rest: bool
+    """Whether a table that has come to rest is worth training anew before it has grown much."""
+
     def training_rows(self, live: int) -> int:
         """Rows of a sample to train on, for a table of `live` rows."""
 

@@ -112,7 +112,10 @@ class Compression:
         """The thread has no work, and waits for the table to come to rest."""
         self._closed = False
         self._failure: Exception | None = None
-        self._failed_rows = 0
+        self._untrained_rows = 0
+        """Live rows when the last training failed; the next is at `RETRAINING_GROWTH` times as many."""
+        self._postponed_rows = 0
+        """Rows at which what failed otherwise is tried again."""
         self._left_dead = 0
         """Removed rows among the newest, whose memory is not given back before more have come."""
 
@@ -183,12 +186,25 @@ class Compression:
             except _ClosedError:
                 continue
             except Exception as error:
-                # Searches stay right without codes, only slower, so the table goes on; the next training is at 4
-                # times the rows.
-                _log.exception("no codes for a table of %d rows; it is scanned exactly", self._members.row_count)
-                self._failure, self._failed_rows = error, max(1, self._members.live_count)
-                continue
-            self._failure = None
+                self._note_failure(error, is_training=work == self._train)
+            else:
+                self._failure, self._postponed_rows = None, 0
+                if work == self._train:
+                    self._untrained_rows = 0
+
+    def _note_failure(self, error: Exception, *, is_training: bool) -> None:
+        """Searches stay right without codes, or with those there are, only slower, so the table goes on."""
+        if is_training:
+            self._untrained_rows = max(1, self._members.live_count)
+            if self.current is not None:
+                _log.exception("a table of %d rows keeps the codes it has", self._members.row_count)
+                return
+            _log.exception("no codes for a table of %d rows; it is scanned exactly", self._members.row_count)
+        else:
+            rows = self._members.row_count
+            self._postponed_rows = rows + _FRESH_ROWS + rows // _FRESH_FRACTION
+            _log.exception("no codes for the newest of %d rows; they are scanned exactly", self._members.row_count)
+        self._failure = error
 
     def _work(self) -> Callable[[], None] | None:
         """What to do next, waiting for the table to come to rest if it is to be trained then; None for nothing."""
@@ -209,8 +225,9 @@ class Compression:
         return (
             not self._closed
             and current is not None
-            and self._failure is None
+            and self._coder.trains_at_rest
             and self._members.live_count >= SETTLING_GROWTH * current.trained_rows
+            and self._members.live_count >= RETRAINING_GROWTH * self._untrained_rows
         )
 
     def _next(self) -> Callable[[], None] | None:
@@ -220,14 +237,15 @@ class Compression:
         dead = self._members.dead_count - self._left_dead
         if dead >= _DEAD_ROWS and DEAD_FRACTION * dead > live + dead:
             return self._squeeze
-        if self._failure is not None and live < RETRAINING_GROWTH * self._failed_rows:
-            return None
         above = self._policy.above
-        if above is not None and live > above and (current is None or self._has_outgrown(current, live)):
+        is_wanted = above is not None and live > above and (current is None or self._has_outgrown(current, live))
+        if is_wanted and live >= RETRAINING_GROWTH * self._untrained_rows:
             return self._train
-        if current is not None and not current.codes.is_whole:
+        if current is None or rows < self._postponed_rows:
+            return None
+        if not current.codes.is_whole:
             return lambda: self._complete(current)
-        if current is not None and rows - current.codes.rows >= _UNCODED_ROWS:
+        if rows - current.codes.rows >= _UNCODED_ROWS:
             return lambda: self._catch_up(current)
         return None
 

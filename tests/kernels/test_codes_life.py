@@ -13,6 +13,7 @@ from coded_tables import PATIENCE_S, clustered, coded, grow, nearest_of, only, r
 
 from thread_kernels import blocks, coder_cpu, compression
 from thread_kernels.codebook import Codebook
+from thread_kernels.codes import Codes
 from thread_kernels.compression import Compressed, CompressPolicy
 from thread_kernels.engine_cpu import CpuTable
 
@@ -302,3 +303,43 @@ def test_closing_ends_the_training_and_the_table_can_still_be_read_and_written(
     assert table.compression.wait(timeout_s=0)
     assert (table.stats().state, table.stats().dead_rows) == ("exact", 1_000)
     assert_right(table, VECTORS[:2_000], 1.0, np.arange(1_000, 2_000))
+
+
+def test_codes_stay_and_new_rows_get_theirs_when_a_table_at_rest_cannot_be_trained_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compression, "SETTLING_SECONDS", 0.01)
+    calls: list[int] = []
+    table = coded(VECTORS[:600])
+    codebook = state_of(table).codes.codebook
+    monkeypatch.setattr(coder_cpu, "plain", failing(calls))
+    for stop in (800, 900, 1_000):
+        grow(table, VECTORS[table.row_count : stop])
+        while any(thread.name == "codes" for thread in threads()):  # until it neither works nor waits for a rest
+            settle(table)
+    assert len(calls) == 1
+    assert [record.message for record in caplog.records] == ["a table of 800 rows keeps the codes it has"]
+    assert (table.stats().state, state_of(table).codes.rows) == ("coded", 1_000)
+    assert state_of(table).codes.codebook is codebook
+    assert_right(table, VECTORS[:1_000], 0.97)
+    table.close()
+
+
+def test_rows_whose_codes_failed_get_them_with_later_ones(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compression, "_FRESH_ROWS", 100)
+    calls: list[int] = []
+    table = coded(VECTORS[:1_000])
+    with monkeypatch.context() as patch, caplog.at_level(logging.CRITICAL):
+        patch.setattr(Codes, "grown", failing(calls))
+        patch.setattr(Codes, "merged", failing(calls))
+        table.append(VECTORS[1_000:1_100])
+        with pytest.raises(RuntimeError, match="codes of the table"):
+            settle(table)
+        table.append(VECTORS[1_100:1_200])
+        assert (table.stats().state, table.stats().coded_rows, len(calls)) == ("failed", 1_000, 1)
+        assert_right(table, VECTORS[:1_200], 0.97)
+    grow(table, VECTORS[1_200:1_300])
+    assert (table.stats().state, table.stats().coded_rows) == ("coded", 1_300)
+    table.close()

@@ -482,3 +482,31 @@ def test_a_directory_without_a_node_is_compacted_without_its_memory(tmp_path: Pa
     with opened_store(tmp_path) as opened:
         assert stored(opened.store) == expected(range(1, 10))
     shutil.rmtree(tmp_path)
+
+
+def test_free_pages_for_which_there_is_no_room_are_left_alone_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = threading.Semaphore(0)
+    original = compactor.Compactor._look
+
+    def look(self: compactor.Compactor) -> None:
+        original(self)
+        looks.release()
+
+    monkeypatch.setattr(compactor.Compactor, "_look", look)
+    monkeypatch.setattr(compactor, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(compaction, "FREE_PAGES", 0)
+    monkeypatch.setattr(rebuild.shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000))
+    with caplog.at_level(logging.WARNING, "thread_service"), opened_store(tmp_path) as opened:
+        rows = np.random.default_rng(0).standard_normal((200, 1024), dtype=np.float32)
+        key = opened.write(lambda c, _: contents.create(c, b"x", "text", [f"text {n}" for n in range(200)], [*rows]))
+        opened.write(lambda c, changes: contents.mark_ready(c, key, changes))
+        [free] = opened.column("SELECT freelist_count FROM pragma_freelist_count")
+        assert free > 200
+        while "free" not in caplog.text:
+            assert looks.acquire(timeout=10)
+        for number in range(3):  # every write finds the pages free, and has it look
+            opened.write(lambda c, _, n=number: contents.create(c, bytes([n]), "text", ["more"], [None]))
+            assert looks.acquire(timeout=10)
+        assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1

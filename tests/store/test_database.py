@@ -329,6 +329,16 @@ def test_a_migration_is_applied_whole_or_not_at_all(tmp_path: Path) -> None:
     connection.close()
 
 
+def test_a_new_database_gets_the_whole_schema_or_nothing(tmp_path: Path) -> None:
+    connection = apsw.Connection(str(tmp_path / "thread.db"))
+    with pytest.raises(apsw.SQLError):
+        migrate(connection, ("", "", "CREATE TABLE a(x); INSERT INTO nowhere VALUES (1)"))
+    assert (connection.pragma("user_version"), connection.pragma("application_id")) == (0, 0)
+    migrate(connection, ("", "", "CREATE TABLE a(x)"))
+    assert (connection.pragma("user_version"), connection.table_exists("main", "a")) == (3, True)
+    connection.close()
+
+
 @pytest.mark.parametrize("content", [b"not a database at all, but long enough to be looked at" * 100, None])
 def test_another_programs_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "thread.db"

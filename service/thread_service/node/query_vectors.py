@@ -39,12 +39,15 @@ def _despite_failure(embedding: ServingModel, text: str) -> Future[Vectors]:
     answered: Future[Vectors] = Future()
 
     def end(asked: Future[Vectors]) -> None:
+        if not answered.set_running_or_notify_cancel():
+            return
         error = asked.exception()
         if error is not None:
             log.debug("search: without predicates: %s", error)
         answered.set_result(_NONE if error is not None else asked.result())
 
     asked.add_done_callback(end)
+    answered.add_done_callback(lambda answered: asked.cancel())
     return answered
 
 

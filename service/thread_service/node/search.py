@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import apsw
 import numpy as np
@@ -116,17 +117,20 @@ class Searching:
         vectors = query_vectors(self._embedding, request, text)
         for each in vectors:
             each.add_done_callback(lambda _: watch.lap("embed"))
+        begun: list[Future[Any]] = [*vectors]
         try:
             preparing = self._work.begin(lambda: self._prepare(request, beside))
+            begun.append(preparing)
             with Caller() as caller:
                 answer = await self._work.start_after(
-                    [*vectors, preparing],
+                    begun,
                     lambda: self._answer(
                         request, [row for each in vectors for row in each.result()], preparing.result(), caller, watch
                     ),
                 )
         finally:
-            vectors[0].cancel()  # whoever was refused, or has left, does not need it
+            for each in begun:
+                each.cancel()  # whoever was refused, or has left, does not need it
         total = watch.total
         observe.time_phases("search", total, watch.phases, beside.phases)
         event(

@@ -76,11 +76,11 @@ class Work:
             number = self.begun
             self._waiting[number] = self._clock()
 
-        def begin() -> T:
-            self._has_begun(number)
-            return work()
+            def begin() -> T:
+                self._has_begun(number)
+                return work()
 
-        job = self._threads.submit(begin)
+            job = self._threads.submit(begin)
         job.add_done_callback(lambda job: self._finished(number))
         return job
 
@@ -129,7 +129,7 @@ class _Following(Generic[T]):
     def __init__(self, work: Work, count: int, piece: Callable[[], T]) -> None:
         self.answer: Future[T] = Future()
         self._work = work
-        self._piece = piece
+        self._piece: Callable[[], T] | None = piece
         self._left = count
         self._is_decided = False
         """All have ended, or one has failed."""
@@ -151,8 +151,11 @@ class _Following(Generic[T]):
                 self.answer.set_exception(failure)
 
     def _run(self) -> None:
+        # Let go of it: it holds what it waited for, which holds this, and with it the answer.
+        piece, self._piece = self._piece, None
+        assert piece is not None
         if self.answer.set_running_or_notify_cancel():
             try:
-                self.answer.set_result(self._piece())
+                self.answer.set_result(piece())
             except BaseException as failure:
                 self.answer.set_exception(failure)

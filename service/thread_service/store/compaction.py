@@ -63,15 +63,22 @@ class _Row:
 
 def is_due(connection: apsw.Connection) -> bool:
     """Whether enough was removed: counted without reading a vector."""
-    return has_free_pages(connection) or any(_has_much_dead(*counts) for counts in _counts(connection).values())
+    return any(_has_much_dead(*counts) for counts in _counts(connection).values())
 
 
-def has_free_pages(connection: apsw.Connection) -> bool:
-    """Whether the database has so many that they are worth giving back."""
+def free_pages(connection: apsw.Connection) -> int:
+    """Of the database; 0 unless they are so many that it is worth rebuilding."""
     free, pages = connection.pragma("freelist_count"), connection.pragma("page_count")
     assert isinstance(free, int)
     assert isinstance(pages, int)
-    return free > FREE_PAGES and free > DEAD_SHARE * pages
+    return free if free > FREE_PAGES and free > DEAD_SHARE * pages else 0
+
+
+def give_back_free_pages(disk: Disk) -> Compacted:
+    """Rebuild the database and nothing else. Blocking; who writes waits meanwhile."""
+    before = _bytes(disk.path)
+    left = rebuild(disk.database, disk.path)
+    return Compacted(0, 0, before, _bytes(disk.path), left)
 
 
 def compact(disk: Disk, *, every: bool, progress: Progress, go_on: Callable[[], None]) -> Compacted:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,7 +15,11 @@ from thread_service.store.compaction import Compacted, Progress
 from thread_service.store.disk import Disk
 
 REST_SECONDS = 30.0
-"""How long after a removal it looks: removals come in series."""
+"""How long after a removal it looks: removals come in series. Free pages are given back when they have been the same
+for so long."""
+
+NO_ROOM_REST_SECONDS = 3_600.0
+"""How long it leaves free pages alone that could not be given back."""
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +33,10 @@ class Compactor:
         # At the start it looks too: a crash may have come before.
         self._nudged = threading.Event()
         self._nudged.set()
+        self._free_pages = 0
+        """As they were at the last look: while filing goes on they come and go."""
+        self._rebuilt_after = -math.inf
+        """No rebuilding for the sake of free pages before; after one for which there was no room there is a rest."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="compaction", daemon=True)
 
@@ -91,9 +101,19 @@ class Compactor:
     def _look(self) -> None:
         with self._compacting:
             with self._disk.read() as connection:
-                if not compaction.is_due(connection):
-                    return
-            done = compaction.compact(self._disk, every=False, progress=log.debug, go_on=self._go_on)
+                is_due, free_pages = compaction.is_due(connection), compaction.free_pages(connection)
+            if is_due:
+                done = compaction.compact(self._disk, every=False, progress=log.debug, go_on=self._go_on)
+            elif not free_pages or time.monotonic() < self._rebuilt_after:
+                return
+            elif free_pages != self._free_pages:
+                self._free_pages = free_pages
+                self.nudge()
+                return
+            else:
+                done = compaction.give_back_free_pages(self._disk)
+                if done.left:
+                    self._rebuilt_after = time.monotonic() + NO_ROOM_REST_SECONDS
         log.info(
             "compacted: removed rows: %d, emptied segments: %d, disk: %.1f MB before, %.1f MB now",
             done.rows, done.segments, done.bytes_before / 1e6, done.bytes_after / 1e6,

@@ -83,7 +83,7 @@ class Store(Disk):
 
     def look(self, connection: apsw.Connection, changes: Changes) -> None:
         graph_cache.look(connection, changes)
-        changes.has_free_pages = compaction.has_free_pages(connection)
+        changes.has_free_pages = compaction.free_pages(connection) > 0
 
     def publish(self, changes: Changes) -> None:
         self.resident.publish(changes)
@@ -183,10 +183,11 @@ class Store(Disk):
 
     def close(self) -> None:
         self.stop_verifying()
+        self._compactor.stop()
+        self.resident.close()  # before the compactor, which may wait for a table that is being trained
         self._compactor.close()
         self._scrub.close()
         self._keeper.close()
-        self.resident.close()
         if self.database.failure is None:
             self._keeper.renew()
         super().close()
