@@ -353,3 +353,15 @@ def test_codes_that_are_newer_than_the_database_are_left_out(tmp_path: Path, mon
         assert (answers(opened), engine.appended) == (before, 3)
     with restarted(tmp_path / "older") as (opened, engine):
         assert (answers(opened), engine.appended) == (before, 0)
+
+
+def test_a_stop_gives_back_what_the_segments_have_ahead_and_filing_goes_on_after_it(tmp_path: Path) -> None:
+    with opened_store(tmp_path) as opened:
+        file(opened, 0)
+        [segment] = opened.store.path.glob("vectors/*.f32")
+        assert segment.stat().st_size > 3 * WIDTH * 4
+    assert segment.stat().st_size == 3 * WIDTH * 4
+    with opened_store(tmp_path) as opened:
+        file(opened, 1)
+        assert [len(found) for found in answers(opened)] == [3, 3]
+    assert segment.stat().st_size == 6 * WIDTH * 4

@@ -185,7 +185,8 @@ class Segments:
     def trim(self) -> None:
         """Give back the unused space of every open segment, and what was written there and never committed."""
         for segment in self._appending.values():
-            self._trim(segment)
+            if segment.allocated > segment.slots * segment.row_bytes:
+                self._trim(segment)
 
     def remove(self, number: int) -> None:
         """Delete a segment, once the transaction that forgets it has committed. Its number is not used again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -190,4 +191,6 @@ class Store(Disk):
         self._keeper.close()
         if self.database.failure is None:
             self._keeper.renew()
+            with contextlib.suppress(StoreFailed), self.appending() as segments:
+                segments.trim()
         super().close()
