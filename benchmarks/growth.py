@@ -15,9 +15,9 @@ cache of codes, and opened again three times in processes of their own.
   has opened the smallest size, over the rows that are more. Vectors are read through memory maps, which do not count:
   the kernel takes their pages back whenever it needs them;
 - **disk**: bytes that the directory takes, and over those of float32 vectors and texts;
-- **search**: of a text that names two entities and brings its vector, words and graph included, one at a time, the files in
-  the page cache;
-  **evidence**, the part of it that the graph takes; **graph**, a query for one entity and what is one step away;
+- **search**: of a text that names two entities and brings its vector, words and graph included, one at a time, the
+  files in the page cache; **evidence**, the part of it that the graph takes; **graph**, a query for one entity and what
+  is one step away;
 - **exponent**: the slope of the least squares line of log quantity over log rows, so 1 is linear and 0 does not grow.
   Of start-up and memory only what is above an empty store's counts. `last step` has the slope between the two largest
   sizes alone, where fixed costs hide least.

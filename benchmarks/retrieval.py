@@ -72,7 +72,7 @@ def main() -> None:
         show(setup, measured[setup])
     stamp = embedder.stamp
     path = write_results(
-        f"retrieval-{data.name}",
+        f"retrieval-{data.name}" if arguments.model == MODEL else f"model-{Path(arguments.model).name}-{data.name}",
         {
             "data": data.name,
             "passages": len(data.passages),

@@ -57,6 +57,11 @@ BLOCKS = {
         plots.retrieval,
         together=True,
     ),
+    "models": Block(
+        ("model-*",),
+        "The same with another model: recall@5 (and @10) in per cent.",
+        tables.retrieval,
+    ),
     "latency": Block(
         ("search-latency",),
         "One search at a time over {documents:,} documents with {relationships:,} relationships, in milliseconds.",
