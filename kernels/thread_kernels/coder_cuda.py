@@ -17,6 +17,8 @@ TRAINING_ROWS = 65_536
 class CudaCoder:
     """A `Coder`, of at most 2^bits centroids a sub-space. Whole vectors lie beside codes, but for those of a trial."""
 
+    trains_at_rest = False  # the new vectors would lie beside the old ones, and take the place of what fits there now
+
     def __init__(self, residence: Residence, bits: int) -> None:
         self._residence = residence
         self._bits = min(bits, BITS)

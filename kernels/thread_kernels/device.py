@@ -16,6 +16,7 @@ from math import prod
 from pathlib import Path
 from threading import RLock
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 _NO_MEMORY = ("out of memory", "ALLOC_FAILED")
 """In what the runtime, the driver and cuBLAS say; torch and Triton have no class of their own for most of it."""
+FOR_QUERIES_BYTES = 64 << 20
+"""Of what is left free, for the bitmaps of filters and the tables of queries alone: 50 row sets at ten million rows."""
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -137,6 +140,32 @@ def found_no_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
+class Lease:
+    """Where whole vectors lie, for all versions that share them, until it is over. For who uses the device."""
+
+    def __init__(self, values: Array, scales: Array, squares: Array, *, is_resident: bool) -> None:
+        self._parts: tuple[Array, Array, Array] | None = (values, scales, squares)
+        self.is_resident = is_resident
+        """Whether the values lie on the device: then others may want their place more, and end it."""
+
+    @property
+    def is_over(self) -> bool:
+        return self._parts is None
+
+    @property
+    def parts(self) -> tuple[Array, Array, Array]:
+        """Values, scales and squares. OutOfRoom when it is over."""
+        if self._parts is None:
+            raise OutOfRoom("others have taken the place of the vectors")
+        return self._parts
+
+    def end(self) -> tuple[Array, Array, Array]:
+        """What it was for: whoever holds it no longer gives the memory back."""
+        parts = self.parts
+        self._parts = None
+        return parts
+
+
 class Residence:
     """What an engine keeps on its device, which one thread at a time uses."""
 
@@ -145,7 +174,8 @@ class Residence:
         self.fault: str | None = None
         """Why the device is not used any more."""
         self._owner = RLock()
-        self._used = self._pinned = self._reserved = 0
+        self._used = self._pinned = self._for_queries = self._reserved = 0
+        self._leases: WeakSet[Lease] = WeakSet()
         self._counting = RLock()  # memory is given back wherever the last reader lets go of it
 
     @property
@@ -158,7 +188,7 @@ class Residence:
 
     @property
     def reserved_bytes(self) -> int:
-        """Left free for work: what was asked for, but no more than half of the engine's share."""
+        """Left free for work and queries: what was asked for, but no more than half of the engine's share."""
         return min(self._reserved, self.device.memory_bytes // 2)
 
     def reserve(self, size: int) -> None:
@@ -170,14 +200,28 @@ class Residence:
         self._count(tensor.nbytes, 0)
         weakref.finalize(tensor, self._count, -tensor.nbytes, 0)
 
-    def room(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    def lease(self, values: Array, scales: Array, squares: Array, *, is_resident: bool) -> Lease:
+        lease = Lease(values, scales, squares, is_resident=is_resident)
+        if is_resident:
+            self._leases.add(lease)
+        return lease
+
+    def largest_lease(self) -> Lease | None:
+        """Of those whose vectors lie on the device."""
+        present = [lease for lease in self._leases if not lease.is_over]
+        return max(present, key=lambda lease: len(lease.parts[0]), default=None)
+
+    def room(self, shape: tuple[int, ...], dtype: npt.DTypeLike, *, is_for_queries: bool = False) -> Array:
         """Zeros that stay, counted until nobody holds them. OutOfRoom beyond the engine's share of the memory less what
-        is left free."""
+        is left free; what `is_for_queries` may take its part of that."""
+        for_queries = min(FOR_QUERIES_BYTES, self.reserved_bytes // 2)
         left = self.device.memory_bytes - self.reserved_bytes - self._used
+        left += for_queries if is_for_queries else min(for_queries, self._for_queries)
         make = partial(self.device.arrays.zeros, shape, dtype=dtype)
         array, size = self._made(make, shape, dtype, left, f"on {self.device.name}")
-        self._count(size, 0)
-        weakref.finalize(array, self._count, -size, 0)
+        asked = size if is_for_queries else 0
+        self._count(size, 0, asked)
+        weakref.finalize(array, self._count, -size, 0, -asked)
         return array
 
     def pinned_room(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -227,7 +271,7 @@ class Residence:
         self, make: Callable[[], Array], shape: tuple[int, ...], dtype: npt.DTypeLike, left: int, where: str
     ) -> tuple[Array, int]:
         """The array and its bytes. OutOfRoom for more than are `left`, or than there are."""
-        size = prod(shape) * np.dtype(dtype).itemsize
+        size, left = prod(shape) * np.dtype(dtype).itemsize, max(0, left)
         if size > left:
             raise OutOfRoom(f"{size / 1e9:.2f} GB are needed {where}, and {left / 1e9:.2f} GB are left")
         try:
@@ -243,7 +287,8 @@ class Residence:
                 raise
             raise OutOfRoom(f"{size / 1e9:.2f} GB are needed {where}, and there are fewer: {error}") from error
 
-    def _count(self, size: int, pinned: int) -> None:
+    def _count(self, size: int, pinned: int, for_queries: int = 0) -> None:
         with self._counting:
             self._used += size
             self._pinned += pinned
+            self._for_queries += for_queries

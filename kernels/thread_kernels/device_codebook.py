@@ -111,7 +111,7 @@ class DeviceCodebook:
         pairs = -(-len(queries) // 2)
         if not self._tables or len(self._tables[-1]) < pairs:
             room = max(pairs, _FEWEST_QUERIES // 2)
-            self._tables[:] = [self.residence.room((room, CODES, SUBSPACES, 2), np.float16)]
+            self._tables[:] = [self.residence.room((room, CODES, SUBSPACES, 2), np.float16, is_for_queries=True)]
         tables = self._tables[-1][:pairs]
         device.fill_pairs(self.rotated(queries), self.prepared, device.tensor(tables))
         return tables

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,8 @@ _MOST_GATHERED = 1 << 22
 """Distances of a gathering: 16 MB."""
 _ONE_LIST = np.empty(0, dtype=np.uint16)
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
@@ -44,7 +47,8 @@ class DeviceCodes:
     """int64[n], ascending: the rows of the table that have a code"""
     rows: int
     filters: DeviceFilters
-    is_whole: bool
+    is_complete: bool
+    """Whether vectors that are missing were so when this was made for want of room only."""
 
     @classmethod
     def of(
@@ -56,18 +60,22 @@ class DeviceCodes:
         rows: int,
         *,
         sets: ResidentSets | None = None,
-        is_whole: bool = True,
+        is_complete: bool = True,
     ) -> DeviceCodes:
-        """`sets`: those of a version whose rows all lie where they did. `is_whole`: vectors are missing for want of
-        room only."""
+        """`sets`: those of a version whose rows all lie where they did."""
         filters = DeviceFilters(codebook.residence, numbers, sets or ResidentSets(codebook.residence))
-        return cls(codebook, tiles, vectors, numbers, rows, filters, is_whole)
+        return cls(codebook, tiles, vectors, numbers, rows, filters, is_complete)
 
     @classmethod
     def empty(cls, codebook: DeviceCodebook, with_vectors: bool) -> DeviceCodes:
         residence = codebook.residence
         vectors = Vectors.none(residence, codebook.width) if with_vectors else None
         return cls.of(codebook, Tiles.none(residence, codebook.layout), vectors, np.empty(0, dtype=np.int64), 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """False also when codes, of this table or another, have taken the place of its vectors."""
+        return self.is_complete and (self.vectors is None or not self.vectors.lease.is_over)
 
     @property
     def base_rows(self) -> int:
@@ -91,7 +99,7 @@ class DeviceCodes:
 
     def completed(self, gather: Callable[[Int64], Iterable[Piece]]) -> DeviceCodes:
         vectors = _while_room(lambda: self._gathered(gather), len(self.numbers))
-        return replace(self, vectors=vectors, is_whole=True)
+        return replace(self, vectors=vectors, is_complete=True)
 
     def _gathered(self, gather: Callable[[Int64], Iterable[Piece]]) -> Vectors:
         """The vectors of all rows that have a code; those that are gone count as no row."""
@@ -108,22 +116,30 @@ class DeviceCodes:
 
         OutOfRoom when not even the codes fit.
         """
-        tiles, numbers = self.tiles, [self.numbers]
+        numbers = [self.numbers]
         room = len(self.numbers) + stop - self.rows
         with self._residence.using():
-            present = self._vectors
-            vectors = _while_room(lambda: present and present.with_room(room), room)
-            tiles = tiles.with_room(room)
+            tiles, present = self._codes_first(lambda: self.tiles.with_room(room), self._vectors)
+            vectors = self._while_room(lambda: present and present.with_room(room), room)
         for rows, found in _batches(_there(pieces), self.codebook.width):
-            with self._residence.using() as device:
-                uploaded = device.tensor(device.upload(found))
-                tiles = tiles.and_codes(self.codebook.encode(uploaded))
-                vectors = vectors and vectors.and_vectors(uploaded)
+            with self._residence.using():
+                tiles, vectors = self._added(tiles, vectors, found)
             numbers.append(rows)
-        sets, is_whole = self.filters.sets, self.is_whole
+        sets, is_complete = self.filters.sets, self.is_complete
         return DeviceCodes.of(
-            self.codebook, tiles, vectors, np.concatenate(numbers), stop, sets=sets, is_whole=is_whole
+            self.codebook, tiles, vectors, np.concatenate(numbers), stop, sets=sets, is_complete=is_complete
         )
+
+    def _added(self, tiles: Tiles, vectors: Vectors | None, found: Float32) -> tuple[Tiles, Vectors | None]:
+        """With the codes and vectors of float32[n, width]."""
+        device = self._residence.device
+
+        def coded() -> tuple[Tiles, torch.Tensor]:
+            uploaded = device.tensor(device.upload(found))
+            return tiles.and_codes(self.codebook.encode(uploaded)), uploaded
+
+        (more, uploaded), present = self._codes_first(coded, vectors)
+        return more, self._while_room(lambda: present and present.and_vectors(uploaded), more.rows)
 
     merged = grown
 
@@ -134,10 +150,37 @@ class DeviceCodes:
             return self
         places = kept.nonzero()[0]
         with self._residence.using():
-            tiles = self.tiles.only(places)
-            present = self._vectors
-            vectors = _while_room(lambda: present and present.only(places), len(places))
-        return DeviceCodes.of(self.codebook, tiles, vectors, self.numbers[kept], self.rows, is_whole=self.is_whole)
+            tiles, present = self._codes_first(lambda: self.tiles.only(places), self._vectors)
+            vectors = self._while_room(lambda: present and present.only(places), len(places))
+        return DeviceCodes.of(
+            self.codebook, tiles, vectors, self.numbers[kept], self.rows, is_complete=self.is_complete
+        )
+
+    def _codes_first(self, make: Callable[[], T], vectors: Vectors | None) -> tuple[T, Vectors | None]:
+        """What `make` makes, and these `vectors`. Where there is no room for it, vectors leave the device: these for
+        main memory, then those of others. OutOfRoom when none are left there."""
+        while True:
+            try:
+                with self._residence.using():  # so that it is OutOfRoom, whatever the libraries call it
+                    return make(), vectors
+            except OutOfRoom:
+                lease = self._residence.largest_lease()
+                if lease is None:
+                    raise
+            # Not before the error is gone, which holds on to what was made before it.
+            if vectors is not None and vectors.is_resident:
+                vectors = self._while_room(vectors.left, vectors.rows)
+            elif self._vectors is not None and self._vectors.is_resident:
+                self._vectors.lease.end()
+            else:
+                _log.warning("%d vectors leave the device, where there is no other room for codes", len(lease.end()[0]))
+
+    def _while_room(self, make: Callable[[], Vectors | None], rows: int) -> Vectors | None:
+        def made() -> Vectors | None:
+            with self._residence.using():
+                return make()
+
+        return _while_room(made, rows)
 
     def lists_near(self, rotated: Float32) -> Int64:
         return np.zeros((len(rotated), 1), dtype=np.int64)
@@ -278,7 +321,7 @@ def _while_room(make: Callable[[], Vectors | None], rows: int) -> Vectors | None
             "the vectors of %d rows do not fit on the device nor in main memory (%s): large batches are scanned by "
             "codes, which takes up to 5 times as long, and more rows are read from the store",
             rows,
-            error,
+            str(error),  # whoever keeps the error keeps the memory that it found too little
         )
         return None
 

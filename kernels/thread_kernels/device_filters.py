@@ -84,10 +84,10 @@ class ResidentSets:
         while self._kept and 4 * (room + sum(len(each.memory) for each in self._kept.values())) > _MOST_BYTES:
             del self._kept[next(iter(self._kept))]
         try:
-            memory = self._residence.room((room,), np.uint32)
+            memory = self._residence.room((room,), np.uint32, is_for_queries=True)
         except OutOfRoom:
             self._kept.clear()
-            memory = self._residence.room((room,), np.uint32)
+            memory = self._residence.room((room,), np.uint32, is_for_queries=True)
         if known is None:
             return _Resident(memory, 0, BitMap(), BitMap())
         memory[: len(known.memory)] = known.memory

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from thread_kernels import scan_lut, scan_wide
-from thread_kernels.device import OutOfRoom, Residence
+from thread_kernels.device import Lease, OutOfRoom, Residence
 from thread_kernels.interface import Int64
 from thread_kernels.scan_exact import PADDING, Packed, pack
 from thread_kernels.selection import TILE_ROWS, Array, tile_count
@@ -128,36 +128,35 @@ class Tiles:
         return self.layout.unpack(tiles, stop - first * TILE_ROWS, subspaces, arrays)[start - first * TILE_ROWS :]
 
 
-class Lease:
-    """Whether the vectors still lie where the versions that share it say. For who uses the device."""
-
-    is_over = False
-
-
 @dataclass(frozen=True, slots=True)
 class Vectors:
     """float16 vectors of rows 0 to `rows`. Immutable until its lease is over; one writer makes the next version."""
 
     residence: Residence
-    values: Array
-    """float16[room, width filled up] on the device, or in main memory, which it reads over the bus"""
-    scales: Array
-    """float32[room], on the device"""
-    squares: Array
-    """float32[room], on the device"""
-    rows: int
-    is_resident: bool
-    """Whether `values` lie on the device, so that they can be scanned."""
     lease: Lease
+    """float16[room, width filled up] on the device, or in main memory, which it reads over the bus; scales and squares,
+    float32[room] each, on the device"""
+    rows: int
 
     @classmethod
     def none(cls, residence: Residence, width: int) -> Vectors:
         return cls._resident(residence, -(-width // PADDING) * PADDING, 0)
 
     @property
+    def values(self) -> Array:
+        return self.lease.parts[0]
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether `values` lie on the device, so that they can be scanned."""
+        return self.lease.is_resident
+
+    @property
     def packed(self) -> Packed:
         tensor = self.residence.device.tensor
-        return Packed(self._values, tensor(self.scales), tensor(self.squares))
+        values, scales, squares = self.lease.parts
+        there = tensor(values) if self.is_resident else torch.from_numpy(values)
+        return Packed(there, tensor(scales), tensor(squares))
 
     def with_room(self, rows: int) -> Vectors:
         """Room for so many rows: on the device, else in main memory. OutOfRoom when they fit in neither."""
@@ -178,23 +177,33 @@ class Vectors:
             memory[self.rows : stop].copy_(part)
         return replace(roomy, rows=stop)
 
+    def left(self) -> Vectors:
+        """The same in main memory, with all the room there is: the lease of all versions that read them on the device
+        ends. OutOfRoom when they do not fit there, and then they are gone."""
+        values, scales, squares = self.lease.end()
+        there = self.residence.pinned_room(values.shape, np.float16)
+        left = replace(self, lease=self.residence.lease(there, scales, squares, is_resident=False))
+        left.packed.values[: self.rows].copy_(self.residence.device.tensor(values)[: self.rows])
+        self._say_that_they_left(left)
+        return left
+
     def only(self, kept: Int64) -> Vectors:
         """Of rows int64[n] `kept`, which ascend.
 
         Where they do not fit beside these, rows move towards the front of the memory they are in: it is kept for rows
         to come, and the lease of all versions that read it ends.
         """
-        fewer = self._beside(len(kept))
+        fewer, present = self._beside(len(kept)), self.packed
         if fewer is None:
-            self.lease.is_over = True
-            fewer = replace(self, lease=Lease())
-        step = max(1, _MOVED_BYTES // (2 * self.values.shape[1]))
+            is_resident = self.is_resident
+            fewer = replace(self, lease=self.residence.lease(*self.lease.end(), is_resident=is_resident))
+        step = max(1, _MOVED_BYTES // (2 * fewer.values.shape[1]))
         for start in range(0, len(kept), step):
             part = slice(start, min(start + step, len(kept)))
             places = torch.from_numpy(kept[part])
             # A copy of the rows that move: no row moves away from the front, so none is overwritten before its turn.
-            for new, old in zip(fewer.packed.parts, self.packed.parts, strict=True):
-                new[part].copy_(old[places.to(old.device)])
+            for new, old in zip(fewer.packed.parts, present.parts, strict=True):
+                new[part].copy_(old.index_select(0, places.to(old.device)))
         return replace(fewer, rows=len(kept))
 
     def _beside(self, rows: int) -> Vectors | None:
@@ -205,10 +214,6 @@ class Vectors:
             except OutOfRoom:
                 continue
         return None
-
-    @property
-    def _values(self) -> torch.Tensor:
-        return self.residence.device.tensor(self.values) if self.is_resident else torch.from_numpy(self.values)
 
     def _room(self, sized: Callable[[Callable[[int], Vectors]], Vectors]) -> Vectors:
         """What `sized` makes by a call with so many rows: on the device, else in main memory."""
@@ -221,12 +226,12 @@ class Vectors:
     @classmethod
     def _resident(cls, residence: Residence, width: int, rows: int) -> Vectors:
         values = residence.room((rows, width), np.float16)
-        return cls(residence, values, *_norms(residence, rows), 0, True, Lease())
+        return cls(residence, residence.lease(values, *_norms(residence, rows), is_resident=True), 0)
 
     @classmethod
     def _in_main_memory(cls, residence: Residence, width: int, rows: int) -> Vectors:
         values = residence.pinned_room((rows, width), np.float16)
-        return cls(residence, values, *_norms(residence, rows), 0, False, Lease())
+        return cls(residence, residence.lease(values, *_norms(residence, rows), is_resident=False), 0)
 
     def _say_that_they_left(self, roomy: Vectors) -> None:
         if self.is_resident and not roomy.is_resident:

@@ -64,5 +64,5 @@ def load(residence: Residence, data: bytes, count: int, width: int) -> Compresse
         tiles = Tiles.none(residence, layout).with_room(count)
         for start in range(0, count, _MOVED_ROWS):
             tiles = tiles.and_codes(device.upload(codes[start : start + _MOVED_ROWS]))
-    found = DeviceCodes.of(codebook, tiles, None, np.arange(count), count, is_whole=False)
+    found = DeviceCodes.of(codebook, tiles, None, np.arange(count), count, is_complete=False)
     return Compressed(found, **saved_parts.measured(header))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from thread_kernels import clustering, scan_exact, scan_lut, scan_wide
 from thread_kernels.coder_cuda import TRAINING_ROWS
+from thread_kernels.device import FOR_QUERIES_BYTES
 from thread_kernels.device_codebook import UPLOADED_BYTES
 from thread_kernels.reach import DEEPEST
 
@@ -29,4 +30,4 @@ def working_bytes(width: int, bits: int) -> int:
     # The keys of the sample, of this launch and of one more, each unsorted and sorted.
     searched = 6 * 8 * _KEYS
     wide = scan_wide.TABLE_BYTES if 1 << bits > scan_lut.CODES else 0
-    return max(trained, coded) + searched + wide
+    return max(trained, coded) + searched + wide + FOR_QUERIES_BYTES

@@ -22,6 +22,7 @@ import torch
 from host_scan import HostLaunch, build
 
 from thread_kernels import scan_exact, scan_lut, scan_wide
+from thread_kernels.device import Residence
 from thread_kernels.lookup import Centroids
 from thread_kernels.scan_lut import SUBSPACES
 from thread_kernels.selection import EVERY_ROW, NO_ROW, TILE_ROWS, Array, Launch
@@ -29,6 +30,10 @@ from thread_kernels.selection import EVERY_ROW, NO_ROW, TILE_ROWS, Array, Launch
 
 class NoMemory(Exception):
     """What a library raises that finds no memory on the device."""
+
+
+class Refused(Exception):
+    """What a library raises when the device does not do one thing."""
 
 
 class Broken(Exception):
@@ -48,8 +53,8 @@ class HostCosts:
 
 
 class HostDevice:
-    """`counts` has the uploads, their bytes, and the launches of each kernel. `fail` is called before a launch, and
-    `waiting` when the end of a piece of long work is waited for."""
+    """`counts` has the uploads, their bytes, and the launches of each kernel. `fail` is called before a launch,
+    `encoding` before vectors are encoded, and `waiting` when the end of a piece of long work is waited for."""
 
     name = "host"
     arrays = np
@@ -68,6 +73,7 @@ class HostDevice:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.fail: Callable[[int], None] = lambda queries: None
+        self.encoding: Callable[[], None] = lambda: None
         self.waiting: Callable[[], None] = lambda: None
         self.memory_bytes = memory_bytes
         self.pinned_bytes = pinned_bytes
@@ -123,6 +129,7 @@ class HostDevice:
         return tensor.numpy()
 
     def encode(self, vectors: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
+        self.encoding()
         parts = vectors.view(len(vectors), *centroids.shape[::2]).transpose(0, 1)
         scores = parts @ centroids.transpose(1, 2) - centroids.square().sum(dim=2)[:, None] / 2
         dtype = torch.uint8 if centroids.shape[1] <= 256 else torch.uint16
@@ -168,7 +175,7 @@ class HostDevice:
         self.counts["given back"] += 1
 
     def is_out_of_memory(self, error: Exception) -> bool:
-        return isinstance(error, NoMemory)
+        return isinstance(error, NoMemory | torch.OutOfMemoryError)
 
     def is_lost(self, error: Exception) -> bool:
         return isinstance(error, Broken)
@@ -217,3 +224,11 @@ def fails_above(queries: int, error: type[Exception]) -> Callable[[int], Any]:
             raise error(f"{asked} queries")
 
     return fail
+
+
+def leave_room(residence: Residence, size: int) -> None:
+    """Give the device of `residence` so little memory that `size` bytes are left beside what lies there: half is for
+    work, and half of that for queries."""
+    used, for_queries = residence.used_bytes, residence._for_queries
+    share = used + size - for_queries
+    residence.device.memory_bytes = 2 * (share if share // 2 >= for_queries else -(-2 * (used + size) // 3))  # type: ignore[misc]

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("host_kernels")
 @pytest.fixture
 def full(host_kernels: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CudaTable, HostDevice]]:
     """A table whose device has room for its codes twice, and for its vectors once; they move in pieces of 700 rows."""
-    from host_device import host_device
+    from host_device import host_device, leave_room
 
     from thread_kernels.engine_cuda import CudaEngine
 
@@ -34,8 +34,7 @@ def full(host_kernels: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     device = host_device(gather_up_to=50)
     table = CudaEngine(device, "always").table(WIDTH)
     grow(table, VECTORS[:ROWS])
-    device.memory_bytes = codes_of(table).codebook.residence.used_bytes + 300_000
-    device.memory_bytes *= 2  # half of it is left for work
+    leave_room(codes_of(table).codebook.residence, 300_000)
     yield table, device
     table.close()
 
@@ -60,12 +59,13 @@ def test_vectors_stay_on_the_device_and_move_to_the_front_piece_by_piece(
 ) -> None:
     table, _ = full
     before = codes_of(table)
+    memory = before.vectors.values
     table.remove(REMOVED)
     table.compact()
     codes = codes_of(table)
     np.testing.assert_array_equal(codes.numbers, KEPT)
     assert codes.vectors.is_resident
-    assert codes.vectors.values is before.vectors.values
+    assert codes.vectors.values is memory
     assert (codes.vectors.rows, codes.vectors.lease.is_over, before.vectors.lease.is_over) == (len(KEPT), False, True)
     assert_there(codes.vectors, VECTORS[KEPT])
     assert not caplog.records
@@ -86,15 +86,19 @@ def test_with_room_for_both_memory_is_given_back(full: tuple[CudaTable, HostDevi
 
 
 def test_vectors_in_main_memory_move_there_when_they_do_not_fit_twice(full: tuple[CudaTable, HostDevice]) -> None:
+    from host_device import leave_room
+
     from thread_kernels.device_rows import Vectors
 
     table, device = full
     residence = codes_of(table).codebook.residence
     with residence.using():
         pinned = Vectors._in_main_memory(residence, 128, ROWS).and_vectors(device.tensor(VECTORS[:ROWS]))
-        device.memory_bytes, device.pinned_bytes = 2 * (residence.used_bytes + 50_000), residence.pinned_bytes
+        leave_room(residence, 50_000)
+        device.pinned_bytes = residence.pinned_bytes
+        memory = pinned.values
         fewer = pinned.only(KEPT)
-    assert (fewer.values is pinned.values, fewer.is_resident, pinned.lease.is_over) == (True, False, True)
+    assert (fewer.values is memory, fewer.is_resident, pinned.lease.is_over) == (True, False, True)
     assert_there(fewer, VECTORS[KEPT])
 
 

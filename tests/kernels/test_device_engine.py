@@ -122,14 +122,15 @@ def test_new_rows_are_one_upload_and_move_no_old_ones() -> None:
 
 
 def test_where_room_does_not_double_it_grows_by_an_eighth_and_vectors_stay(caplog: pytest.LogCaptureFixture) -> None:
-    table, device = new_table()
+    from host_device import leave_room
+
+    table, _ = new_table()
     grow(table, VECTORS[:2_000])
-    device.memory_bytes = table.compression.current.codes.codebook.residence.used_bytes + 900_000
-    device.memory_bytes *= 2  # half of it is left for work
+    leave_room(table.compression.current.codes.codebook.residence, 1_000_000)
     grow(table, VECTORS[2_000:2_300])
     codes = table.compression.current.codes
     assert (codes.vectors.is_resident, codes.coded_rows) == (True, 2_300)
-    assert (len(codes.vectors.values), len(codes.tiles.memory)) == (2_300 + 2_300 // 8, 18 + 18 // 8)
+    assert (len(codes.vectors.values), len(codes.tiles.memory)) == (2_300 + 2_300 // 8, 2 * 16)
     assert not caplog.records
     assert recall(table.search(QUERIES, 10, [None] * 72), nearest_of(VECTORS[:2_300], QUERIES, 10)) >= 0.95
     table.close()

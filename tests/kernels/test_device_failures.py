@@ -153,9 +153,10 @@ def test_work_is_reckoned_from_the_shapes() -> None:
     from thread_kernels.working_memory import working_bytes
 
     keys, training = 6 * 8 * 128 * 16 * 8_192, 2 * 4 * 1_024 * 65_536 + (576 << 20)
-    assert working_bytes(1_024, 8) == keys + training == 1_946_157_056
-    assert working_bytes(1_024, 9) == keys + training + (256 << 20)
-    assert working_bytes(4_096, 8) == keys + 2 * (1 << 30) + (576 << 20)
+    queries = 64 << 20
+    assert working_bytes(1_024, 8) == keys + training + queries == 2_013_265_920
+    assert working_bytes(1_024, 9) == keys + training + queries + (256 << 20)
+    assert working_bytes(4_096, 8) == keys + 2 * (1 << 30) + (576 << 20) + queries
 
 
 def test_codebooks_count_as_long_as_they_are_held() -> None:
