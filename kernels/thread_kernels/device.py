@@ -35,6 +35,28 @@ _NO_MEMORY = ("out of memory", "ALLOC_FAILED")
 """In what the runtime, the driver and cuBLAS say; torch and Triton have no class of their own for most of it."""
 FOR_QUERIES_BYTES = 64 << 20
 """Of what is left free, for the bitmaps of filters and the tables of queries alone: 50 row sets at ten million rows."""
+_STICKY = {
+    4: "driver shutting down",
+    46: "device(s) is/are busy or unavailable",
+    100: "no cuda-capable device is detected",
+    214: "uncorrectable ecc error",
+    220: "uncorrectable nvlink error",
+    226: "invalid access of peer gpu memory over nvlink or a hardware error",
+    700: "illegal memory access",
+    702: "launch timed out",
+    709: "context is destroyed",
+    710: "device-side assert",
+    714: "hardware stack error",
+    715: "illegal instruction",
+    716: "misaligned address",
+    717: "operation not supported on global/shared address space",
+    718: "invalid program counter",
+    719: "unspecified launch failure",
+    999: "unknown error",
+}
+"""The errors of the CUDA driver and runtime that no later call recovers from, and what they call them."""
+_FREED_FRACTION, _FREED_BYTES = 16, 256 << 20
+"""Of the engine's share, and at most: what libraries may keep of memory that was let go of."""
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -42,7 +64,11 @@ class OutOfRoom(MemoryError):
     """What should stay on the device does not fit beside what is there."""
 
 
-class DeviceLost(RuntimeError):
+class DeviceFailed(RuntimeError):
+    """The device did not do what it was asked; it may do the next thing."""
+
+
+class DeviceLost(DeviceFailed):
     """The device does not answer any more, nor will it before the process starts anew."""
 
 
@@ -122,8 +148,11 @@ class Device(Protocol):
 
     def is_out_of_memory(self, error: Exception) -> bool: ...
 
+    def is_failure(self, error: Exception) -> bool:
+        """Whether the device, or a library that drives it, says this, and not a mistake in a call."""
+
     def is_lost(self, error: Exception) -> bool:
-        """Whether nothing on the device can be trusted after this error."""
+        """Whether nothing on the device can be trusted after this failure."""
 
 
 def main_memory_bytes(limit: Path = _CONTAINER_LIMIT) -> int:
@@ -138,6 +167,18 @@ def main_memory_bytes(limit: Path = _CONTAINER_LIMIT) -> int:
 def found_no_memory(error: Exception) -> bool:
     """Whether that is what CuPy, torch, Triton or a library under them says."""
     return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
+
+
+def lost_its_context(error: Exception) -> bool:
+    """Whether it is an error of CUDA after which no call of this process succeeds any more.
+
+    By its code where CuPy or torch says it, else by the driver's words for that code, which torch and Triton repeat.
+    """
+    code = getattr(error, "status", getattr(error, "error_code", None))
+    if isinstance(code, int):
+        return code in _STICKY
+    said = str(error).lower()
+    return any(words in said for words in _STICKY.values())
 
 
 class Lease:
@@ -174,7 +215,7 @@ class Residence:
         self.fault: str | None = None
         """Why the device is not used any more."""
         self._owner = RLock()
-        self._used = self._pinned = self._for_queries = self._reserved = 0
+        self._used = self._pinned = self._for_queries = self._reserved = self._freed = 0
         self._leases: WeakSet[Lease] = WeakSet()
         self._counting = RLock()  # memory is given back wherever the last reader lets go of it
 
@@ -235,11 +276,13 @@ class Residence:
 
     @contextmanager
     def using(self) -> Iterator[Device]:
-        """The device, for one thread at a time. OutOfRoom and DeviceLost, whatever the libraries call it."""
+        """The device, for one thread at a time. OutOfRoom, DeviceFailed and DeviceLost, whatever the libraries call
+        it."""
         with self._owner:
             if self.fault is not None:
                 raise DeviceLost(self.fault)
             with self._naming_errors(), self.device.working():
+                self._give_back_what_was_freed()
                 yield self.device
 
     @contextmanager
@@ -255,17 +298,26 @@ class Residence:
     def _naming_errors(self) -> Iterator[None]:
         try:
             yield
-        except (OutOfRoom, DeviceLost):
+        except (OutOfRoom, DeviceFailed):
             raise
         except Exception as error:
             if self.device.is_out_of_memory(error):
                 self.device.give_back()
                 raise OutOfRoom(f"{self.device.name} has no memory left: {error}") from error
-            if self.device.is_lost(error):
-                self.fault = f"{self.device.name} does not answer: {error}"
-                _log.error("%s; searches are exact on the CPU until the node is started again", self.fault)
-                raise DeviceLost(self.fault) from error
-            raise
+            if not self.device.is_failure(error):
+                raise
+            if not self.device.is_lost(error):
+                raise DeviceFailed(f"{self.device.name}: {error}") from error
+            self.fault = f"{self.device.name} does not answer: {error}"
+            _log.error("%s; searches are exact on the CPU until the node is started again", self.fault)
+            raise DeviceLost(self.fault) from error
+
+    def _give_back_what_was_freed(self) -> None:
+        """The libraries keep it, but others want it too. Only once it is much: giving back waits for the device."""
+        if self._freed >= min(self.device.memory_bytes // _FREED_FRACTION, _FREED_BYTES):
+            with self._counting:
+                self._freed = 0
+            self.device.give_back()
 
     def _made(
         self, make: Callable[[], Array], shape: tuple[int, ...], dtype: npt.DTypeLike, left: int, where: str
@@ -292,3 +344,4 @@ class Residence:
             self._used += size
             self._pinned += pinned
             self._for_queries += for_queries
+            self._freed += max(0, -size)

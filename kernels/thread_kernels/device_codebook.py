@@ -57,8 +57,9 @@ class DeviceCodebook:
     ) -> DeviceCodebook:
         """Prepared for look-ups, once."""
         prepared = Centroids.prepare(centroids, residence.device.torch_name)
-        for tensor in (centroids, prepared.centred, prepared.offsets):
-            residence.count(tensor)
+        for tensor in (rotation, centroids, prepared.centred, prepared.offsets):
+            if tensor is not None:
+                residence.count(tensor)
         return cls(residence, width, exponent, rotation, centroids, prepared)
 
     @property

@@ -20,7 +20,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from thread_kernels import device_costs, encode, lookup, rescore, scan_exact, scan_lut, scan_wide
-from thread_kernels.device import found_no_memory, main_memory_bytes
+from thread_kernels.device import found_no_memory, lost_its_context, main_memory_bytes
 from thread_kernels.interface import EngineUnavailable
 from thread_kernels.lookup import Centroids
 from thread_kernels.selection import Array
@@ -130,10 +130,13 @@ class CudaDevice:
     def is_out_of_memory(self, error: Exception) -> bool:
         return found_no_memory(error)
 
-    def is_lost(self, error: Exception) -> bool:
+    def is_failure(self, error: Exception) -> bool:
         own = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
         # torch and Triton have no class of their own for what the driver answers.
         return isinstance(error, own) or (isinstance(error, RuntimeError) and "CUDA" in str(error))
+
+    def is_lost(self, error: Exception) -> bool:
+        return lost_its_context(error)
 
     def _seconds(self, work: Callable[[], object]) -> float:
         self.wait()

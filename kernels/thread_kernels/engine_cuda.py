@@ -8,8 +8,8 @@
 Of what is gathered or ordered on the device, the float16 vectors rule out what cannot be among the nearest (`rescore`);
 what is left, and the rows not coded yet, is measured in float32. Codes, row sets and as many float16 vectors as there
 is room for lie on the device, the others in main memory that it reads; float32 vectors in main memory or the store.
-A batch for which the device has no memory is tried in halves and then scanned in main memory; so is everything once
-the device is lost.
+A batch for which the device has no memory is tried in halves and then scanned in main memory, as one is that fails
+otherwise; so is everything once the device is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from thread_kernels.blockwise import block_count
 from thread_kernels.coded_table import Asked, CodedTable, candidate_count, codes_above, queries_of
 from thread_kernels.coder_cuda import CudaCoder
 from thread_kernels.compression import Compressed, CompressPolicy
-from thread_kernels.device import Device, DeviceLost, OutOfRoom, Residence
+from thread_kernels.device import Device, DeviceFailed, DeviceLost, OutOfRoom, Residence
 from thread_kernels.device_codes import DeviceCodes
 from thread_kernels.exact import closest, measured
 from thread_kernels.inputs import as_counts, as_vectors
@@ -110,7 +110,7 @@ class CudaTable(CodedTable):
         current = self.compression.current
         try:
             return None if current is None else saved_cuda.save(current, self._members.removed())
-        except (DeviceLost, OutOfRoom) as error:
+        except (DeviceFailed, OutOfRoom) as error:
             _log.warning("the codes are not saved: %s", error)
             return None
 
@@ -118,7 +118,7 @@ class CudaTable(CodedTable):
         self._check_restorable()
         try:
             rows = self._restored(saved_cuda.load(self._residence, data, count, self.width), count)
-        except (DeviceLost, OutOfRoom) as error:
+        except (DeviceFailed, OutOfRoom) as error:
             raise DamagedCodes(f"the saved codes cannot be loaded: {error}") from error
         self.compression.wake()
         return rows
@@ -178,7 +178,7 @@ class CudaTable(CodedTable):
             return False
         try:
             return len(group.asked.passing) <= codes.gather_up_to(len(group.members))
-        except (DeviceLost, OutOfRoom):
+        except (DeviceFailed, OutOfRoom):
             return False  # what comes next finds out by itself
 
     def _gathered(self, group: _Group, blocks: int) -> list[tuple[Int64, bool]]:
@@ -188,7 +188,7 @@ class CudaTable(CodedTable):
         rows = asked.passing.rows()
         try:
             near = codes.gather(asked.queries, group.wanted, rows[: np.searchsorted(rows, codes.rows)], blocks)
-        except (DeviceLost, OutOfRoom):
+        except (DeviceFailed, OutOfRoom):
             return [(each, True) for each in self._exact(asked, group.wanted, "gather")]
         beside = self._beside(asked, group.compressed, group.wanted, near)
         return [(np.sort(each), True) for each in beside]
@@ -226,6 +226,9 @@ class CudaTable(CodedTable):
             return list(codes.search(np.stack(vectors), depths, wanted, passing, blocks, row_seconds))
         except DeviceLost:
             self.compression.abandon()
+            return [None] * len(queries)
+        except DeviceFailed as error:
+            _log.error("%d queries are scanned in main memory, which takes far longer: %s", len(queries), error)
             return [None] * len(queries)
         except OutOfRoom as error:
             if len(queries) == 1:

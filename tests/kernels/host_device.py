@@ -177,6 +177,9 @@ class HostDevice:
     def is_out_of_memory(self, error: Exception) -> bool:
         return isinstance(error, NoMemory | torch.OutOfMemoryError)
 
+    def is_failure(self, error: Exception) -> bool:
+        return isinstance(error, Refused | Broken)
+
     def is_lost(self, error: Exception) -> bool:
         return isinstance(error, Broken)
 

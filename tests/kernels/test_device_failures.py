@@ -63,6 +63,66 @@ def test_no_memory_is_told_from_a_lost_device_by_what_any_library_says(error: Ex
     assert found_no_memory(error) is is_about_memory
 
 
+class OfTheRuntime(RuntimeError):
+    """As CuPy says it: with a code."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"cudaError {status}")
+        self.status = status
+
+
+class OfTorch(RuntimeError):
+    """As torch's AcceleratorError."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(f"CUDA error: {said}")
+        self.error_code = code
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (OfTheRuntime(700), True),
+        (OfTheRuntime(719), True),
+        (OfTheRuntime(214), True),
+        (OfTheRuntime(46), True),
+        (OfTheRuntime(1), False),
+        (OfTheRuntime(9), False),
+        (OfTheRuntime(701), False),
+        (OfTorch(700, "an illegal memory access was encountered"), True),
+        (OfTorch(98, "invalid device function"), False),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), True),
+        (RuntimeError("Triton Error [CUDA]: unspecified launch failure"), True),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True),
+        (RuntimeError("Triton Error [CUDA]: invalid argument"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"), False),
+    ],
+)
+def test_only_errors_that_no_later_call_recovers_from_lose_the_device(error: Exception, is_lost: bool) -> None:
+    from thread_kernels.device import lost_its_context
+
+    assert lost_its_context(error) is is_lost
+
+
+def test_memory_that_was_let_go_of_is_given_back_once_it_is_much() -> None:
+    from host_device import host_device
+
+    from thread_kernels.device import Residence
+
+    device = host_device(memory_bytes=1_600)
+    residence = Residence(device)
+
+    def given_back_after(*sizes: int) -> int:
+        for size in sizes:
+            residence.room((size,), np.uint8)
+        with residence.using():
+            return device.counts["given back"]
+
+    assert [given_back_after(99), given_back_after(1), given_back_after(), given_back_after(70, 70)] == [0, 1, 1, 2]
+    kept = residence.room((1_000,), np.uint8)
+    assert (given_back_after(99), len(kept)) == (2, 1_000)
+
+
 def test_what_libraries_kept_for_later_is_given_back_before_room_is_refused() -> None:
     from host_device import NoMemory, host_device
 
@@ -167,6 +227,7 @@ def test_codebooks_count_as_long_as_they_are_held() -> None:
     assert current is not None
     codebook = current.codes.codebook
     size = 2 * codebook.centroids.nbytes + codebook.prepared.offsets.nbytes
+    size += 0 if codebook.rotation is None else codebook.rotation.nbytes
     rooms = codebook._tables[-1].nbytes + current.codes.tiles.memory.nbytes
     rooms += sum(part.nbytes for part in current.codes.vectors.packed.parts)
     assert engine.residence.used_bytes == size + rooms
@@ -204,6 +265,26 @@ def test_a_batch_without_memory_is_tried_in_halves_and_then_scanned_in_main_memo
     for one, two in zip(table.search(QUERIES, 10, filters), as_ever, strict=True):
         np.testing.assert_array_equal(one.rows, two.rows)
     assert engine.fault is None
+    table.close()
+
+
+def test_a_batch_that_fails_is_scanned_in_main_memory_and_the_next_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from host_device import Refused, fails_above
+
+    engine, device = new_engine()
+    table = engine.table(WIDTH)
+    grow(table, VECTORS)
+    device.fail = fails_above(0, Refused)
+    assert recall(table.search(QUERIES, 10, [None] * 24), nearest_of(VECTORS, QUERIES, 10)) == 1.0
+    assert lines(caplog, "24 queries are scanned in main memory, which takes far longer: host: 24 queries") == 1
+    assert engine.fault is None
+
+    device.fail = lambda queries: None
+    device.counts.clear()
+    table.search(QUERIES, 10, [None] * 24)
+    assert device.counts["scan_lut"] == 1
     table.close()
 
 
