@@ -1,6 +1,8 @@
 """What the scans cost on this device, measured in a few milliseconds when an engine starts.
 
-    costs = measure(1024, torch.int8, CudaLaunch(), TritonLaunch(), seconds_on_card, arrays=cupy, device="cuda")
+    costs = measure(
+        1024, torch.float16, CudaLaunch(), TritonLaunch(), seconds_on_card, arrays=cupy, device="cuda", name="H100"
+    )
 
 The two crossovers that a search depends on follow: the batch from which the matrix product over whole rows
 (`scan_exact`) is faster than the scan by look-ups (`scan_lut`, or `scan_wide` for codes of two bytes), and the passing
@@ -11,6 +13,7 @@ worth its launches. They differ tenfold between cards, so none is a constant.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -79,6 +82,7 @@ def measure(
     *,
     arrays: Any,
     device: str,
+    name: str,
     rows: int = 65_536,
     wide: Launch[scan_wide.Scan] | None = None,
     centroids: int = scan_lut.CODES,
@@ -87,9 +91,10 @@ def measure(
 
     `wide` is the scan by look-ups in place of `lookup` for codes of more than 256 `centroids`. `product` is None where
     whole rows do not fit on the card; otherwise they are of `dtype`. `arrays` is the module of the launches' arrays,
-    numpy or cupy. Each kernel is run once before, since a first launch compiles and allocates, and the fastest of a few
+    numpy or cupy; `device` what torch calls the device, and `name` what people do. Each kernel is run once before, since a first launch compiles and allocates, and the fastest of a few
     counts.
     """
+    began = time.perf_counter()
     batch = BATCHES[-1]
     bitmaps = arrays.zeros((0, 4 * tile_count(rows)), dtype=np.uint32)
     everything = arrays.full(batch, EVERY_ROW, dtype=np.int32)
@@ -133,8 +138,10 @@ def measure(
     ruling_out = _fastest(partial(_rule_out, vectors[:1].float(), stored, listed[:, :_LISTED]), clock)
     costs = DeviceCosts(rows, lookups, products, gathered / count, ruling_out)
     _log.info(
-        "scans of a million rows: %.2f ms for 1 query, %.2f ms for %d; the matrix product from %s queries on; up to %d "
-        "rows are gathered",
+        "%s, measured in %.1f s: scans of a million rows take %.2f ms for 1 query, %.2f ms for %d; the matrix product "
+        "from %s queries on; up to %d rows are gathered",
+        name,
+        time.perf_counter() - began,
         1e3 * costs.scan_seconds(1_000_000, 1),
         1e3 * costs.scan_seconds(1_000_000, batch),
         batch,

@@ -117,6 +117,7 @@ class CudaDevice:
                 device_costs.seconds_on_card,
                 arrays=cupy,
                 device=self.torch_name,
+                name=self.name,
                 wide=self.scan_wide if asked[1] > scan_lut.CODES else None,
                 centroids=asked[1],
             )

@@ -98,7 +98,7 @@ def test_both_scans_and_gathering_are_timed_and_logged(
     product = clocked.product if has_rows else None
     with caplog.at_level(logging.INFO, logger="thread_kernels"):
         costs = device_costs.measure(
-            16, torch.int8, clocked.lookup, product, clocked, arrays=arrays, device=device, rows=1_000
+            16, torch.int8, clocked.lookup, product, clocked, arrays=arrays, device=device, name="a card", rows=1_000
         )
     assert clocked.batches == {"lookup": list(device_costs.BATCHES), "product": list(device_costs.BATCHES) * has_rows}
     assert costs.by_lookup == (0.001, 0.004, 0.016, 0.064, 0.256)
@@ -110,6 +110,7 @@ def test_both_scans_and_gathering_are_timed_and_logged(
     assert (query.shape[0], len(table.values), rows.shape, blocks) == (1, 1_000, (1, 500), 1)
     assert rows[0].tolist() == list(range(0, 1_000, 2))
     [message] = caplog.messages
+    assert message.startswith("a card, measured in ")
     assert f"the matrix product from {'16' if has_rows else 'no number of'} queries on" in message
 
 
@@ -133,7 +134,17 @@ def test_codes_of_two_bytes_are_timed_by_their_own_scan_in_as_many_launches_as_a
         raise AssertionError("no table is scanned by it")
 
     costs = device_costs.measure(
-        16, torch.int8, narrow, None, clocked, arrays=arrays, device=device, rows=1_000, wide=wide, centroids=512
+        16,
+        torch.int8,
+        narrow,
+        None,
+        clocked,
+        arrays=arrays,
+        device=device,
+        name="a card",
+        rows=1_000,
+        wide=wide,
+        centroids=512,
     )
     assert clocked.batches["lookup"] == [1, 3, 3, 3, 3]
     assert costs.by_lookup == pytest.approx((0.001, 2 * 0.003, 6 * 0.003, 22 * 0.003, 86 * 0.003))
@@ -156,7 +167,7 @@ def test_the_kernels_themselves_find_nothing_and_take_some_time(
         found.append(int(counts.sum()))
 
     device_costs.measure(
-        4, torch.float16, lambda *_: None, launch, lambda work: 1.0, arrays=np, device=device, rows=500
+        4, torch.float16, lambda *_: None, launch, lambda work: 1.0, arrays=np, device=device, name="a card", rows=500
     )
     assert found == [0, 0]
 
@@ -168,7 +179,14 @@ def test_a_card_is_measured_in_a_moment(device_costs: ModuleType, torch: ModuleT
     from thread_kernels.scan_lut import CudaLaunch
 
     costs = device_costs.measure(
-        1024, torch.int8, CudaLaunch(), TritonLaunch(), device_costs.seconds_on_card, arrays=cupy, device=device
+        1024,
+        torch.int8,
+        CudaLaunch(),
+        TritonLaunch(),
+        device_costs.seconds_on_card,
+        arrays=cupy,
+        device=device,
+        name="a card",
     )
     assert 0 < min(costs.by_lookup) <= max(costs.by_lookup) < 0.1
     assert costs.by_product is not None
