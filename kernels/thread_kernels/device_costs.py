@@ -91,8 +91,8 @@ def measure(
 
     `wide` is the scan by look-ups in place of `lookup` for codes of more than 256 `centroids`. `product` is None where
     whole rows do not fit on the card; otherwise they are of `dtype`. `arrays` is the module of the launches' arrays,
-    numpy or cupy; `device` what torch calls the device, and `name` what people do. Each kernel is run once before, since a first launch compiles and allocates, and the fastest of a few
-    counts.
+    numpy or cupy; `device` is what torch calls the device, and `name` what people do. Each kernel is run once before,
+    since a first launch compiles and allocates, and the fastest of a few counts.
     """
     began = time.perf_counter()
     batch = BATCHES[-1]
