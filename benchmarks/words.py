@@ -34,6 +34,7 @@ from thread_service.store.store import Store
 from thread_service.store.words import WordIndex
 
 WIDTH = 16
+REQUESTS_WAITING = 32
 PARTITIONS = 16
 WORDS = (10, 40)
 """Of a partition: any number between."""
@@ -149,8 +150,9 @@ async def file(node: Node, maker: Maker, owner: str, documents: int) -> None:
         count = min(DOCUMENTS_A_REQUEST, documents - start)
         access: Access = "available" if owner == "large" and start // DOCUMENTS_A_REQUEST % 2 else "restricted"
         made = tuple(maker.document("code" if maker.chance() < CODE_SHARE else "text") for _ in range(count))
-        is_last = start + count >= documents
-        await node.file(FileRequest(owner, made, GroupIn(access, access=access), wait=is_last))
+        number = start // DOCUMENTS_A_REQUEST
+        wait = start + count >= documents or number % REQUESTS_WAITING == REQUESTS_WAITING - 1
+        await node.file(FileRequest(owner, made, GroupIn(access, access=access), wait=wait))
 
 
 def measure(store: Store, maker: Maker, lookups: int) -> Iterator[dict[str, Any]]:
