@@ -8,11 +8,11 @@ takes longer is said at the end, and the next one is tried. Not run on a card ye
 
 It runs from a checkout in which the messages of `protos/` were generated (`service/thread_service/wire/v1/*_pb2*.py`,
 which an installation makes and Git does not hold). What a machine without a network lacks comes from DIR, as wheels for
-its own Python (3.12: `pip download --only-binary=:all: --python-version 3.12 -d DIR NAME...`), installed without what they
-depend on; what is missing is said before a part begins. Beside torch, triton, CuPy and NumPy that is pytest, hypothesis
-and pyroaring for the tests, and for the node apsw, grpcio, grpcio-health-checking, grpcio-reflection, httptools, httpx,
-huggingface-hub, litestar, msgspec, onnxruntime, prometheus-client, protobuf, pyroaring, regex, rich, tokenizers,
-uvicorn, uvloop and what those depend on.
+its own Python (`pip download --only-binary=:all: --python-version 3.12 -d DIR NAME...` where that is 3.12), installed
+without what they depend on; what is missing is said before a part begins. Beside torch, triton, CuPy and NumPy that is
+pytest, hypothesis and pyroaring for the tests, and for the node apsw, grpcio, grpcio-health-checking,
+grpcio-reflection, httptools, httpx, huggingface-hub, litestar, msgspec, onnxruntime, prometheus-client, protobuf,
+pyroaring, regex, rich, tokenizers, uvicorn, uvloop and what those depend on.
 
     python benchmarks/gpu_check.py --device cpu --documents 300 --clients 8 --searches 5
 
@@ -51,7 +51,6 @@ WIDTH, BATCH = 1_024, 100
 CODES_ABOVE = 4_096
 """Documents from which the table of their vectors has codes."""
 NODE_MODULES = [
-    
     "apsw",
     "grpc",
     "grpc_health",
@@ -70,7 +69,6 @@ NODE_MODULES = [
     "tokenizers",
     "uvicorn",
     "uvloop",
-,
 ]
 OWNER = "gpu-check"
 
