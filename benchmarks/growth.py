@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 from evidence_time import timed_evidence
 from growth_data import PARTITIONS, QUERIES, WIDTH, Maker, name, names_in
-from harness import OWNER, NoModel, anonymous_bytes, parse, wait_for_rest, write_results
+from harness import OWNER, NoModel, anonymous_bytes, parse, rest_soon, wait_for_rest, write_results
 
 from thread_kernels import create_engine
 from thread_service.batching.embed import EmbeddingQueue
@@ -120,6 +120,7 @@ def measure(folder: Path, sizes: Sequence[int]) -> tuple[dict[str, Any], list[di
 
 async def fill(folder: Path, maker: Maker, rows: int) -> dict[str, Any]:
     """File so many more rows; close when all of them have their codes, every text is linked and the node rests."""
+    rest_soon()
     store = Store(DataDirectory.open(folder), create_engine("cpu"))
     node = Node(store, EmbeddingQueue(NoModel()))
     node.start()

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thread_kernels import create_engine
-from thread_kernels.compression import SETTLING_GROWTH
+from thread_kernels import compression, create_engine
 from thread_kernels.interface import TableStats
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.models.embedder import Embedder, Role, Stamp, Status
@@ -224,6 +223,11 @@ def wait_for_codes(store: Store) -> None:
         time.sleep(0.1)
 
 
+def rest_soon() -> None:
+    """To be called before a node is opened: tables come to rest after a second. A benchmark need not wait longer."""
+    compression.SETTLING_SECONDS = 1.0
+
+
 def wait_for_rest(store: Store) -> None:
     """Until what a node does by itself once nothing more is filed is done: codes of all rows, free space given back."""
     while any(_is_unsettled(resident.table.stats()) for resident in store.resident.tables.values()):
@@ -235,7 +239,7 @@ def wait_for_rest(store: Store) -> None:
 
 
 def _is_unsettled(stats: TableStats) -> bool:
-    outgrown = stats.rows - stats.dead_rows >= SETTLING_GROWTH * stats.trained_rows > 0
+    outgrown = stats.rows - stats.dead_rows >= compression.SETTLING_GROWTH * stats.trained_rows > 0
     return stats.state == "training" or (stats.state == "coded" and outgrown)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from harness import NoModel, wait_for_codes, wait_for_rest
+from harness import NoModel, rest_soon, wait_for_codes, wait_for_rest
 from numpy.typing import NDArray
 
 from thread_kernels import create_engine
@@ -92,6 +92,7 @@ class ThreadNode:
         return version("thread-node")
 
     def build(self, folder: Path, records: Records) -> None:
+        rest_soon()
         self.open(folder, records)
         asyncio.run(self._file(records))
         wait_for_codes(self._store)

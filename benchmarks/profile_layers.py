@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from harness import MODEL, OWNER, DataSet, file_all, opened_node, parse, peers, wait_for_rest, write_results
+from harness import MODEL, OWNER, DataSet, file_all, opened_node, parse, peers, rest_soon, wait_for_rest, write_results
 from load import Call, http_callers, http_request, mothership
 from search_latency import CopyingEmbedder, document
 from service import START_SECONDS, wait_ready
@@ -80,6 +80,7 @@ def main() -> None:
 
 async def fill(folder: Path, data: DataSet, count: int) -> None:
     """That many documents; the first are the data set's own."""
+    rest_soon()
     async with opened_node(CopyingEmbedder(MODEL), folder=folder) as opened:
         await file_all(opened.node, [made(data, at) for at in range(count)])
         await asyncio.to_thread(wait_for_rest, opened.store)

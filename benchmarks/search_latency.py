@@ -38,6 +38,7 @@ from harness import (
     file_all,
     opened_node,
     parse,
+    rest_soon,
     wait_for_rest,
     write_results,
 )
@@ -112,6 +113,7 @@ def main() -> None:
 
 
 async def measure(data: DataSet, embedder: CopyingEmbedder, count: int) -> dict[str, Any]:
+    rest_soon()
     async with opened_node(embedder) as opened:
         started = time.perf_counter()
         documents = [document(data.passages[at % len(data.passages)], at // len(data.passages)) for at in range(count)]

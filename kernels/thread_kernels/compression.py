@@ -24,7 +24,7 @@ from thread_kernels.reach import CALIBRATED_COUNTS, Look, Reach, calibrate
 
 RETRAINING_GROWTH = 4
 """A table that keeps growing is trained again at so many times the rows."""
-SETTLING_GROWTH, SETTLING_SECONDS = 1.25, 10.0
+SETTLING_GROWTH, SETTLING_SECONDS = 1.25, 30.0
 """One that has come to rest, for so long without a new row, already at so many times: the farther a table has outgrown
 its codebook, the deeper each search has to look."""
 DEAD_FRACTION, _DEAD_ROWS = 5, 256
