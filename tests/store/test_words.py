@@ -217,7 +217,7 @@ def test_of_frequent_words_alone_the_newest_partitions_that_hold_all_of_them_are
 def test_no_lookup_goes_further_back_than_its_bound(crowd: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "COMMON_SHARE", 1.0)
     monkeypatch.setattr(words, "MATCHES_MAX", 20)
-    monkeypatch.setattr(words, "NEWEST_STEPS_MAX", 30)
+    monkeypatch.setattr(words, "STEPS_MAX", 30)
     found = best(crowd, "heron", "o1", limit=1_000)
     assert found
     assert min(found) > 0.6 * crowd.column("SELECT max(partition_key) FROM partitions")[0]

@@ -41,8 +41,6 @@ STEPS_MAX = 50_000
 """Along lists inside the index, 0.1 µs each, in one search."""
 LEAP_STEPS = 10
 """What finding a row somewhere in a list costs, in steps."""
-NEWEST_STEPS_MAX = 25_000
-"""As `STEPS_MAX`, where frequent terms are looked for together: up to three times, with fewer terms each time."""
 NEWEST_TERMS = 4
 NEWEST_MAX = 1_000
 FREQUENCIES_MAX = 65_536
@@ -266,11 +264,11 @@ def _narrowing(asked: _Asked) -> list[tuple[Collection[str], int]]:
 
 
 def _first_to_look_at(asked: _Asked, wanted: Sequence[_Term]) -> int:
-    """The partition from which on intersecting the terms takes `NEWEST_STEPS_MAX`: all of the shortest list, and for
-    each of its rows a leap in every other, or all of that."""
+    """The partition from which on intersecting the terms takes `STEPS_MAX`: all of the shortest list, and for each of
+    its rows a leap in every other, or all of that."""
     shortest, *others = sorted([*(term.partitions for term in wanted), *(count for _, count in _narrowing(asked))])
     steps = shortest + sum(min(LEAP_STEPS * shortest, each) for each in others)
-    return int(asked.last_partition * max(0.0, 1 - NEWEST_STEPS_MAX / steps))
+    return int(asked.last_partition * max(0.0, 1 - STEPS_MAX / steps))
 
 
 def _bm25(asked: _Asked, keys: Ints, counts: Ints, partitions: int) -> Floats:
