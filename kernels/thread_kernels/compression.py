@@ -336,9 +336,11 @@ class Compression:
         of the strongest direction, and queries from the other half.
         """
         everything = self._members.passing(None)
-        whole = self._reach(codes, queries, rows, everything)
         live = everything.rows()
         live = live[: np.searchsorted(live, codes.rows)]
+        if len(live) < len(everything):  # no depth finds the rows that came since the codes were made
+            everything = everything.only(live)
+        whole = self._reach(codes, queries, rows, everything)
         if not len(live) or not len(queries):
             return whole, whole, whole
 

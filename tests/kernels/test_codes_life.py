@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from threading import Event, Thread
 from threading import enumerate as threads
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from coded_tables import PATIENCE_S, clustered, coded, grow, nearest_of, only, r
 from thread_kernels import blocks, coder_cpu, compression
 from thread_kernels.codebook import Codebook
 from thread_kernels.codes import Codes
-from thread_kernels.compression import Compressed, CompressPolicy
+from thread_kernels.compression import Compressed, Compression, CompressPolicy
 from thread_kernels.engine_cpu import CpuTable
 
 WIDTH = 48
@@ -342,4 +343,28 @@ def test_rows_whose_codes_failed_get_them_with_later_ones(
         assert_right(table, VECTORS[:1_200], 0.97)
     grow(table, VECTORS[1_200:1_300])
     assert (table.stats().state, table.stats().coded_rows) == ("coded", 1_300)
+    table.close()
+
+
+@pytest.mark.parametrize("growth", [1, 2])
+def test_rows_that_come_while_the_reach_is_measured_do_not_make_codes_useless(
+    growth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`growth`: whether the codes are trained (1) or caught up with and measured again (2)."""
+    original, late = Compression._calibrated, [True]
+
+    def calibrated(self: Compression, *of: Any) -> Any:
+        if late[0] and table.row_count >= growth * 500:
+            late[0] = False
+            table.append(QUERIES)
+        return original(self, *of)
+
+    monkeypatch.setattr(Compression, "_calibrated", calibrated)
+    table = CpuTable(WIDTH, CompressPolicy(0, 8))
+    for start in range(0, growth * 500, 500):
+        grow(table, VECTORS[start : start + 500])
+    assert not late[0]
+    assert state_of(table).whole.of(10, table.row_count) is not None
+    rows = np.concatenate([VECTORS[: growth * 500], QUERIES])
+    assert_right(table, rows, 0.97)
     table.close()
