@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -78,3 +79,20 @@ def recall(found: Sequence[Hits | np.ndarray], truth: list[np.ndarray]) -> float
     """The part of the true rows that was found, the mean over the queries."""
     rows = [each.rows if isinstance(each, Hits) else each for each in found]
     return float(np.mean([np.isin(wanted, got).mean() for wanted, got in zip(truth, rows, strict=True)]))
+
+
+def codes_of(table: Any) -> Any:
+    """Those a table of either engine has now."""
+    current = table.compression.current
+    assert current is not None
+    return current.codes
+
+
+def assert_there(vectors: Any, expected: np.ndarray) -> None:
+    """Whole vectors on the device, or its stand-in: those of float32[n, width] come first."""
+    import torch
+
+    from thread_kernels.scan_exact import pack
+
+    for found, wanted in zip(vectors.packed.parts, pack(torch.from_numpy(expected), torch.float16).parts, strict=True):
+        torch.testing.assert_close(found[: len(expected)], wanted, rtol=0, atol=0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from coded_tables import clustered, grow, nearest_of, only, recall
+from coded_tables import assert_there, clustered, codes_of, grow, nearest_of, only, recall
 
 if TYPE_CHECKING:
     from host_device import HostDevice
@@ -37,21 +37,6 @@ def full(host_kernels: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     leave_room(codes_of(table).codebook.residence, 300_000)
     yield table, device
     table.close()
-
-
-def codes_of(table: CudaTable) -> Any:
-    current = table.compression.current
-    assert current is not None
-    return current.codes
-
-
-def assert_there(vectors: Any, expected: np.ndarray) -> None:
-    import torch
-
-    from thread_kernels.scan_exact import pack
-
-    for found, wanted in zip(vectors.packed.parts, pack(torch.from_numpy(expected), torch.float16).parts, strict=True):
-        torch.testing.assert_close(found[: len(expected)], wanted, rtol=0, atol=0)
 
 
 def test_vectors_stay_on_the_device_and_move_to_the_front_piece_by_piece(

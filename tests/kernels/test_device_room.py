@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from coded_tables import clustered, grow, nearest_of, only, recall, settle
+from coded_tables import assert_there, clustered, codes_of, grow, nearest_of, only, recall, settle
 
 if TYPE_CHECKING:
     from host_device import HostDevice
@@ -43,21 +43,6 @@ def full(host_kernels: None) -> Iterator[tuple[CudaEngine, CudaTable, HostDevice
     yield engine, table, device
     del others
     table.close()
-
-
-def codes_of(table: CudaTable) -> Any:
-    current = table.compression.current
-    assert current is not None
-    return current.codes
-
-
-def assert_there(vectors: Any, expected: np.ndarray) -> None:
-    import torch
-
-    from thread_kernels.scan_exact import pack
-
-    for found, wanted in zip(vectors.packed.parts, pack(torch.from_numpy(expected), torch.float16).parts, strict=True):
-        torch.testing.assert_close(found[: len(expected)], wanted, rtol=0, atol=0)
 
 
 def assert_answers(table: CudaTable, rows: np.ndarray) -> None:
