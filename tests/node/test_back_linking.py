@@ -10,10 +10,11 @@ from typing import Any, cast
 
 import pytest
 from in_process import InProcess, document, ids, opened, until
-from opened_store import opened_store
+from opened_store import Opened, opened_store
 
 from thread_service.node import back_linking
-from thread_service.node.back_linking import _Pace
+from thread_service.node.back_linking import BackLinking, _Pace
+from thread_service.node.linked import Linked
 from thread_service.node.work import Work
 from thread_service.store import graph, links
 
@@ -142,6 +143,95 @@ def test_a_write_that_fails_for_one_document_is_made_for_the_others(
     assert linked(node) == EARLIER - {"t3"}
 
 
+def test_a_document_that_brings_its_names_is_searched_for_them_once(
+    node: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_texts(node)
+    searched: list[tuple[str, str]] = []
+    names_in = links.names_in
+
+    def noting(connection: Any, key: int, **named: Any) -> links.Found | None:
+        id = connection.execute("SELECT document_id FROM documents WHERE document_key = ?", (key,)).get
+        searched.append((threading.current_thread().name, id))
+        return names_in(connection, key, **named)
+
+    monkeypatch.setattr(links, "names_in", noting)
+    node.file("ann", document("Ada Quill wrote this.", id="name", entities=["Ada Quill"]))
+    node.settle()
+    assert sorted(searched) == [*sorted(("back-linking", id) for id in EARLIER), ("indexing", "name")]
+    assert linked(node) == {*EARLIER, "name"}
+
+
+# ---------------------------------------------------------------------------------------------------- together
+
+
+class Gathering:
+    """The thread alone, over a store in which one name came, while documents are said to be indexed."""
+
+    def __init__(self, store: Opened) -> None:
+        self.store = store
+        self.is_indexing, self.is_awaited = True, False
+        self.has_asked = threading.Event()
+        for number in range(TEXTS):
+            store.file("ann", f"t{number}", f"Ada Quill, {number}")
+        store.link()
+        store.file("ann", "x", "-", said=graph.contribution([("Ada Quill", "")], []))
+        self.linking = BackLinking(
+            store.store,
+            Work(),
+            Linked(),
+            by_text=True,
+            is_indexing=self._asked,
+            is_awaited=lambda: self.is_awaited,
+            progressed=lambda: None,
+        )
+        self.linking.start()
+
+    def _asked(self) -> bool:
+        self.has_asked.set()
+        return self.is_indexing
+
+    def waiting(self) -> int:
+        [names] = self.store.column("SELECT count(*) FROM changed_names")
+        return int(names)
+
+
+@pytest.fixture
+def gathering(tmp_path: Path) -> Iterator[Gathering]:
+    with opened_store(tmp_path) as store:
+        gathering = Gathering(store)
+        yield gathering
+        gathering.linking.stop()
+        gathering.linking.join()
+
+
+def test_names_come_together_until_nothing_is_indexed_any_more(gathering: Gathering) -> None:
+    assert gathering.has_asked.wait(20)
+    gathering.has_asked.clear()
+    gathering.linking.nudge()  # another batch
+    assert gathering.has_asked.wait(20)
+    assert gathering.waiting() == 1
+    gathering.is_indexing = False
+    gathering.linking.nudge()
+    until(lambda: gathering.waiting() == 0)
+
+
+def test_names_that_somebody_waits_for_do_not_wait_for_others(gathering: Gathering) -> None:
+    assert gathering.has_asked.wait(20)
+    gathering.is_awaited = True
+    gathering.linking.nudge()
+    until(lambda: gathering.waiting() == 0)
+
+
+def test_names_do_not_wait_for_others_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(back_linking, "GATHER_SECONDS", 0.0)
+    with opened_store(tmp_path) as store:
+        gathering = Gathering(store)
+        until(lambda: gathering.waiting() == 0)
+        gathering.linking.stop()
+        gathering.linking.join()
+
+
 # ---------------------------------------------------------------------------------------------------- its share
 
 
@@ -194,6 +284,17 @@ def test_it_rests_for_somebody_who_asked_and_was_answered_meanwhile(monkeypatch:
     paced.now += 0.001
     paced.pace.rest(0.0)  # nobody has asked since
     assert len(paced.closing.rests) == 1
+
+
+def test_it_writes_more_at_once_while_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    paced = Paced(monkeypatch)
+    paced.now += 0.03
+    assert not paced.pace.is_slice_over
+    paced.work.begun += 1
+    assert paced.pace.is_slice_over
+    paced.pace.begin_slice()
+    paced.now += 0.06
+    assert paced.pace.is_slice_over
 
 
 def test_a_long_document_is_not_searched_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,23 @@ def test_documents_filed_after_a_name_are_not_gone_through_for_it(store: Opened)
     assert ("later", "ada quill") in mentions(store)
 
 
+def test_a_document_whose_links_take_a_change_into_account_is_not_gone_through_for_it(store: Opened) -> None:
+    store.file("ann", "x", "-", said=said("Ada Quill"))
+    [t0, t1, *_] = next_round(store, size=100).document_keys
+    with store.store.read() as connection:
+        newest = back_links.newest(connection)
+        known = {t0: newest, t1: newest - 1}
+        found = back_links.next_round(connection, in_texts=True, linked=known)
+    assert found is not None
+    assert ids(store, found) == ["t1", "t2", "t3", "t4"]
+    finish(store, found)
+    store.file("ann", "y", "-", said=said("Orrin Vale"))
+    with store.store.read() as connection:
+        later = back_links.next_round(connection, in_texts=True, linked=known)
+    assert later is not None
+    assert ids(store, later) == ["t0", "t1", "t2", "t3", "t4"]
+
+
 def test_of_a_name_that_goes_only_documents_that_mention_it_are_gone_through(store: Opened) -> None:
     store.file("ann", "x", "-", said=said("Ada Quill", "Ada Quill And"))
     store.link()

@@ -4,7 +4,8 @@ else.
 While callers ask for something it takes no more than a share of one processor: it rests in proportion after each text
 that it has searched while somebody asks, and after each slice of time anyway. What it writes at once was found in one
 such slice, so deposits wait for nothing longer. It does not rest when nobody asks for anything, nor while somebody
-waits for the first round of a new name.
+waits for the first round of a new name. While documents are indexed it begins with the names of several batches at
+once, so a text that holds some of each is searched once.
 
 It is driven by rows in the store (`changed_names`), so it goes on where it was after any crash.
 """
@@ -20,6 +21,7 @@ from collections.abc import Callable, Mapping
 import apsw
 
 from thread_service.errors import Busy, StorageFull, StoreFailed, ThreadError
+from thread_service.node.linked import Linked
 from thread_service.node.work import Work
 from thread_service.store import back_links, links
 from thread_service.store.changes import Changes
@@ -30,27 +32,36 @@ log = logging.getLogger(__name__)
 SHARE = 0.25
 """Of one processor, at most, while callers ask for something."""
 SLICE_SECONDS = 0.01
-"""Of processor time: how long it looks for names before it writes what it found."""
+"""Of processor time: how long it looks for names before it writes what it found, while callers ask for something."""
+LONG_SLICE_SECONDS = 0.05
+"""The same while nobody does."""
+GATHER_SECONDS = 10.0
+"""How long it lets names come together while documents are indexed and nobody waits for a round."""
 RETRY_SECONDS = 0.5
 """How soon a round that could not go on (disk full) is tried again."""
 
 
 class BackLinking:
-    """`by_text` False: only documents' own names link. `is_awaited`: whether somebody waits for a round; `progressed`
-    is called after each."""
+    """`by_text` False: only documents' own names link. `is_indexing`: whether documents are on their way to be indexed.
+    `is_awaited`: whether somebody waits for a round; `progressed` is called after each."""
 
     def __init__(
         self,
         store: Store,
         work: Work,
+        linked: Linked,
         *,
         by_text: bool,
+        is_indexing: Callable[[], bool],
         is_awaited: Callable[[], bool],
         progressed: Callable[[], None],
         share: float = SHARE,
     ) -> None:
         self._store = store
+        self._linked = linked
         self._by_text = by_text
+        self._is_indexing = is_indexing
+        self._is_awaited = is_awaited
         self._progressed = progressed
         self._closing = threading.Event()
         self._pace = _Pace(work, is_awaited, share, self._closing)
@@ -62,7 +73,7 @@ class BackLinking:
         self._thread.start()
 
     def nudge(self) -> None:
-        """A name may have changed: something was committed."""
+        """A name may have changed, somebody may wait for it, or nothing is indexed any more."""
         self._nudged.set()
 
     def stop(self) -> None:
@@ -78,6 +89,7 @@ class BackLinking:
         while not self._closing.is_set():
             self._nudged.wait()
             self._nudged.clear()
+            self._gather()
             try:
                 while not self._closing.is_set() and self._round():
                     self._progressed()
@@ -92,6 +104,13 @@ class BackLinking:
                 log.exception("linking earlier documents failed; it is tried again")
                 self._try_again()
 
+    def _gather(self) -> None:
+        over = time.monotonic() + GATHER_SECONDS
+        while self._is_indexing() and not self._is_awaited() and not self._closing.is_set():
+            if not self._nudged.wait(max(0.0, over - time.monotonic())):
+                return
+            self._nudged.clear()
+
     def _try_again(self) -> None:
         self._closing.wait(RETRY_SECONDS)
         self._nudged.set()
@@ -99,8 +118,9 @@ class BackLinking:
     def _round(self) -> bool:
         """Whether there was one."""
         with self._store.read() as connection:
-            found = back_links.next_round(connection, in_texts=self._by_text)
+            found = back_links.next_round(connection, in_texts=self._by_text, linked=self._linked.newest)
         if found is None:
+            self._linked.forget()
             return False
         left = deque(found.document_keys)
         while left and not self._closing.is_set():
@@ -114,6 +134,7 @@ class BackLinking:
         found: dict[int, links.Found] = {}
         self._pace.begin_slice()
         with self._store.read() as connection:
+            newest = back_links.newest(connection)
             while left and not self._closing.is_set() and not self._pace.is_slice_over:
                 key = left.popleft()
                 try:
@@ -126,9 +147,9 @@ class BackLinking:
                 if names is not None:
                     found[key] = names
         if not self._closing.is_set():
-            self._write(found)
+            self._write(found, newest)
 
-    def _write(self, found: Mapping[int, links.Found]) -> None:
+    def _write(self, found: Mapping[int, links.Found], newest: int) -> None:
         def work(connection: apsw.Connection, changes: Changes) -> float:
             started = time.thread_time()
             for key, names in found.items():
@@ -137,12 +158,13 @@ class BackLinking:
 
         try:
             self._pace.rest(self._store.write(work).result())
+            self._linked.note(found, newest)
         except ThreadError:
             raise
         except Exception:
             if len(found) > 1:
                 for key, names in found.items():
-                    self._write({key: names})
+                    self._write({key: names}, newest)
             else:
                 log.exception("document %s keeps the links it has", *found)
 
@@ -169,7 +191,12 @@ class _Pace:
 
     @property
     def is_slice_over(self) -> bool:
-        return self._worked + time.thread_time() - self._piece_began > SLICE_SECONDS
+        limit = SLICE_SECONDS if self._is_asked else LONG_SLICE_SECONDS
+        return self._worked + time.thread_time() - self._piece_began > limit
+
+    @property
+    def _is_asked(self) -> bool:
+        return self._work.is_busy or self._work.begun != self._asked
 
     def breathe(self) -> None:
         """After a text: let those who ask go first, and others at the end of a slice, however long a document is."""
@@ -180,7 +207,6 @@ class _Pace:
         """`elsewhere`: seconds of processor time that other threads worked for this one."""
         worked = time.thread_time() - self._piece_began + elsewhere
         self._worked += worked
-        is_asked = self._work.is_busy or self._work.begun != self._asked
-        if is_asked and not self._is_awaited():
+        if self._is_asked and not self._is_awaited():
             self._closing.wait(worked * self._rest_a_second)
         self._begin_piece()

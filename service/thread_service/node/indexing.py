@@ -23,9 +23,10 @@ from thread_service.node.back_linking import BackLinking
 from thread_service.node.document_batches import DocumentBatch, DocumentBatches
 from thread_service.node.edge_batches import EdgeBatch, EdgeBatches
 from thread_service.node.extracting import Extracting
+from thread_service.node.linked import Linked
 from thread_service.node.waiting import Waiting
 from thread_service.node.work import Work
-from thread_service.store import links, pending, stamp
+from thread_service.store import back_links, links, pending, stamp
 from thread_service.store.changes import Changes
 from thread_service.store.loading import give_memory_back
 from thread_service.store.store import Store
@@ -59,10 +60,13 @@ class Indexer:
         self._started: deque[DocumentBatch | EdgeBatch] = deque()
         self._long: DocumentBatch | None = None
         self._thread = threading.Thread(target=self._run, name="indexing", daemon=True)
+        self._linked = Linked()
         self._back_linking = BackLinking(
             store,
             work,
+            self._linked,
             by_text=mention_linking,
+            is_indexing=lambda: bool(self._started) or self._long is not None,
             is_awaited=lambda: self._waiting.is_for_names,
             progressed=self._go_on,
         )
@@ -141,6 +145,8 @@ class Indexer:
         more = self._finish_one()
         more |= self._link_documents()
         self._waiting.answer(self._store)
+        if not more or self._waiting.is_for_names:
+            self._back_linking.nudge()
         if more and time.monotonic() > self._holes_until:
             give_memory_back()
             self._holes_until = time.monotonic() + HOLES_SECONDS
@@ -220,6 +226,7 @@ class Indexer:
 
     def _link(self, keys: Sequence[int]) -> None:
         with self._store.read() as connection:
+            newest = back_links.newest(connection)
             found = {key: links.names_in(connection, key, by_text=self._mention_linking) for key in keys}
 
         def work(connection: apsw.Connection, changes: Changes) -> None:
@@ -229,6 +236,7 @@ class Indexer:
             links.unmark(connection, keys)
 
         self._store.write(work).result()
+        self._linked.note(keys, newest)
 
     def _link_alone(self, key: int) -> None:
         try:

@@ -13,8 +13,10 @@ there are then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from types import MappingProxyType
 
 import apsw
 
@@ -97,8 +99,15 @@ def is_waiting(connection: apsw.Connection, up_to: int) -> bool:
     return sql.value(connection, statement, (up_to,)) is not None
 
 
-def next_round(connection: apsw.Connection, *, in_texts: bool, size: int = DOCUMENTS_A_ROUND) -> Round | None:
-    """None when nothing waits. `in_texts` False: texts are not looked at."""
+def next_round(
+    connection: apsw.Connection,
+    *,
+    in_texts: bool,
+    size: int = DOCUMENTS_A_ROUND,
+    linked: Mapping[int, int] = MappingProxyType({}),
+) -> Round | None:
+    """None when nothing waits. `in_texts` False: texts are not looked at. `linked`: document → the latest change that
+    its links take into account, where that is known; it is left out for changes up to that one."""
     found: set[int] = set()
     progress: list[_Progress] = []
     for row in sql.rows(
@@ -110,8 +119,8 @@ def next_round(connection: apsw.Connection, *, in_texts: bool, size: int = DOCUM
         changed = _Changed(*row)
         texts = _holding(connection, changed, size) if in_texts else []
         documents = _concerned(connection, changed, size)
-        found.update(document_key for _, document_key in texts)
-        found.update(documents)
+        holding = (document_key for _, document_key in texts)
+        found.update(key for key in chain(holding, documents) if linked.get(key, 0) < changed.sequence)
         progress.append(
             _Progress(
                 changed.sequence,
@@ -144,16 +153,18 @@ def _holding(connection: apsw.Connection, changed: _Changed, limit: int) -> list
         return []
     statement = (
         # The owner is not looked for in the index: that would read every row of a large owner for a rare name.
-        "WITH holding AS MATERIALIZED (SELECT words.rowid AS partition_key FROM words"
-        "  WHERE words MATCH ?1 AND words.rowid BETWEEN ?2 AND ?3 AND EXISTS ("
-        "   SELECT 1 FROM partitions p JOIN documents d USING (content_key)"
-        "   WHERE p.partition_key = words.rowid AND d.owner_key = ?4)"
-        "  ORDER BY words.rowid LIMIT ?5)"
-        " SELECT partition_key, document_key FROM holding CROSS JOIN partitions USING (partition_key)"
-        " CROSS JOIN documents USING (content_key) WHERE owner_key = ?4 ORDER BY partition_key"
+        "SELECT words.rowid, document_key FROM words CROSS JOIN partitions ON partition_key = words.rowid"
+        " CROSS JOIN documents USING (content_key)"
+        " WHERE words MATCH ? AND words.rowid BETWEEN ? AND ? AND owner_key = ? ORDER BY words.rowid"
     )
-    among = (changed.next_partition, changed.last_partition, changed.owner_key, limit)
-    found: list[tuple[int, int]] = sql.rows(connection, statement, (f'body : "{changed.name_key}"', *among))
+    among = (changed.next_partition, changed.last_partition, changed.owner_key)
+    found: list[tuple[int, int]] = []
+    partitions: set[int] = set()
+    for partition_key, document_key in connection.execute(statement, (f'body : "{changed.name_key}"', *among)):
+        partitions.add(partition_key)
+        if len(partitions) > limit:
+            break
+        found.append((partition_key, document_key))
     return found
 
 

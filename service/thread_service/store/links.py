@@ -155,12 +155,13 @@ def _names_in(connection: apsw.Connection, owner_key: int, text: str) -> set[str
     crowded: set[str] = set()
     for head, alike in sql.rows(
         connection,
-        "SELECT value, (SELECT json_group_array(name_key) FROM"
+        # A key holds no line break.
+        "SELECT value, (SELECT group_concat(name_key, char(10)) FROM"
         "  (SELECT name_key FROM names WHERE owner_key = ?1 AND head = value LIMIT ?3)) FROM json_each(?2)"
         " WHERE EXISTS (SELECT 1 FROM names WHERE owner_key = ?1 AND head = value)",
         (owner_key, sql.array(heads(words)), NAMES_A_HEAD + 1),
     ):
-        found = sql.strings(alike)
+        found = alike.split("\n")
         if len(found) > NAMES_A_HEAD:
             crowded.add(head)
         else:
@@ -209,9 +210,9 @@ def _bearers(connection: apsw.Connection, owner_key: int, name_keys: Iterable[st
     bearers: dict[str, list[tuple[int, str]]] = {}
     for name_key, entity_key, kind in sql.rows(
         connection,
-        "SELECT name_key, entity_key, kind FROM entities WHERE name_key IN (SELECT value FROM json_each(?))"
-        " AND EXISTS (SELECT 1 FROM assertions WHERE assertions.entity_key = entities.entity_key"
-        "             AND owner_key = ? AND source <> 'keyword')",
+        "SELECT name_key, entity_key, kind FROM json_each(?) CROSS JOIN entities ON name_key = value"
+        " WHERE EXISTS (SELECT 1 FROM assertions WHERE assertions.entity_key = entities.entity_key"
+        "              AND owner_key = ? AND source <> 'keyword')",
         (sql.array(name_keys), owner_key),
     ):
         bearers.setdefault(name_key, []).append((entity_key, kind))
