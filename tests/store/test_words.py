@@ -214,6 +214,31 @@ def test_of_frequent_words_alone_the_newest_partitions_that_hold_all_of_them_are
     assert found == pytest.approx({key: either[key] for key in found}, rel=0.02)
 
 
+@pytest.mark.parametrize("readable_min", [words.READABLE_MIN, 0.0])
+def test_of_frequent_words_what_others_filed_last_does_not_hide_what_may_be_read(
+    store: Opened, monkeypatch: pytest.MonkeyPatch, readable_min: float
+) -> None:
+    """Without looking at how much may be read, nothing is found."""
+    store.file("ben", "b", *["heron creek"] * 60)
+    store.file("ann", "a", *["heron creek"] * 100)
+    monkeypatch.setattr(words, "COMMON_SHARE", 1.0)
+    monkeypatch.setattr(words, "MATCHES_MAX", 20)
+    monkeypatch.setattr(words, "NEWEST_MAX", 50)
+    monkeypatch.setattr(words, "READABLE_MIN", readable_min)
+    found = best(store, "heron creek", "o1", limit=50)
+    assert sorted(found) == ([*range(11, 61)] if readable_min else [])
+
+
+def test_partitions_of_others_that_hold_all_frequent_words_do_not_end_the_search(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.file("ben", "b", *["heron ledger", "creek", "creek"] * 20)
+    store.file("ann", "a", *["heron creek ledger"] * 20)
+    monkeypatch.setattr(words, "COMMON_SHARE", 1.0)
+    monkeypatch.setattr(words, "MATCHES_MAX", 20)
+    assert sorted(best(store, "heron creek ledger", "o1", limit=100)) == [*range(1, 61, 3)]
+
+
 def test_no_lookup_goes_further_back_than_its_bound(crowd: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "COMMON_SHARE", 1.0)
     monkeypatch.setattr(words, "MATCHES_MAX", 20)

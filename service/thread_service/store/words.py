@@ -41,6 +41,12 @@ STEPS_MAX = 50_000
 """Along lists inside the index, 0.1 µs each, in one search."""
 LEAP_STEPS = 10
 """What finding a row somewhere in a list costs, in steps."""
+NARROWING_SHARE = 0.125
+"""A filter that lets less than this share of all partitions pass is looked for inside the index. A wider one costs more
+there than what it leaves out: at a million partitions, one that passed half of them took two thirds of a lookup."""
+READABLE_MIN = 0.05
+"""Where less than this share of what was found may be read, the wide filters are looked for inside the index too: what
+others filed last must not hide what the caller may read."""
 NEWEST_TERMS = 4
 NEWEST_MAX = 1_000
 FREQUENCIES_MAX = 65_536
@@ -81,6 +87,13 @@ class _Scores(NamedTuple):
 
     keys: Ints
     values: Floats
+
+
+class _Filter(NamedTuple):
+    """A partition passes if it carries one of the `tokens`; `partitions`: how many do."""
+
+    tokens: Collection[str]
+    partitions: int
 
 
 class _Asked(NamedTuple):
@@ -129,9 +142,7 @@ class WordIndex:
         wanted = self._frequent(asked, terms(query))
         if not wanted:
             return {}
-        found = self._looked_up(asked, wanted)
-        readable_ones = resident.are_readable(found.keys, any_of, media_type)
-        keys, values = found.keys[readable_ones], found.values[readable_ones]
+        keys, values = _readable(asked, self._looked_up(asked, wanted))
         best = np.lexsort((keys, -values))[:limit]
         return dict(zip(keys[best].tolist(), values[best].tolist(), strict=True))
 
@@ -169,12 +180,11 @@ class WordIndex:
         steps = [min(LEAP_STEPS * asked.readable, term.partitions) for term in rare_first]
         among_few = _within(rare_first, steps, STEPS_MAX) if asked.readable <= MATCHES_MAX else ()
         if len(among_few) > len(listed):
-            return _intersected(asked, among_few, "OR", 0, MATCHES_MAX)
+            return _intersected(asked, among_few, "OR", _filters(asked, below=1.0), 0, MATCHES_MAX)
         if listed:
             return _added_up([self._list(asked, term) for term in listed])
         for number in dict.fromkeys((NEWEST_TERMS, 2, 1)):
-            together = rare_first[:number]
-            found = _intersected(asked, together, "AND", _first_to_look_at(asked, together), NEWEST_MAX)
+            found = _newest(asked, rare_first[:number])
             if len(found.keys):
                 return found
         return _added_up([])
@@ -238,15 +248,33 @@ def _scored_by_the_index(connection: apsw.Connection, word: str) -> _Scores:
     return _Scores(np.array([key for key, _ in found], np.int64), np.array([value for _, value in found]))
 
 
-def _intersected(asked: _Asked, wanted: Sequence[_Term], join: str, first: int, limit: int) -> _Scores:
-    """The newest partitions, from `first` on, that hold any or all of the terms and have the caller's tokens."""
+def _newest(asked: _Asked, together: Sequence[_Term]) -> _Scores:
+    """The newest partitions that hold all of the terms and may be read."""
+    narrow, every = _filters(asked, below=NARROWING_SHARE), _filters(asked, below=1.0)
+    found = _intersected(asked, together, "AND", narrow, _first_to_look_at(asked, together, narrow), NEWEST_MAX)
+    readable = _readable(asked, found)
+    if len(narrow) < len(every) and len(found.keys) == NEWEST_MAX and len(readable.keys) < READABLE_MIN * NEWEST_MAX:
+        first = _first_to_look_at(asked, together, every)
+        readable = _readable(asked, _intersected(asked, together, "AND", every, first, NEWEST_MAX))
+    return readable
+
+
+def _readable(asked: _Asked, found: _Scores) -> _Scores:
+    readable = asked.resident.are_readable(found.keys, asked.any_of, asked.media_type)
+    return _Scores(found.keys[readable], found.values[readable])
+
+
+def _intersected(
+    asked: _Asked, wanted: Sequence[_Term], join: str, filters: Iterable[_Filter], first: int, limit: int
+) -> _Scores:
+    """The newest partitions, from `first` on, that hold any or all of the terms and pass the filters."""
     word_counts.ensure(asked.connection)
-    filters = [f" AND readers : ({_quoted(sorted(union), 'OR')})" for union, _ in _narrowing(asked)]
+    inside = [f" AND readers : ({_quoted(sorted(each.tokens), 'OR')})" for each in filters]
     found = sql.rows(
         asked.connection,
         f"SELECT rowid, {word_counts.WORD_COUNTS}(words, {len(wanted)}) FROM words WHERE words MATCH ? AND rowid >= ?"
         " ORDER BY rowid DESC LIMIT ?",
-        (f"body : ({_quoted([term.word for term in wanted], join)}){''.join(filters)}", first, limit),
+        (f"body : ({_quoted([term.word for term in wanted], join)}){''.join(inside)}", first, limit),
     )
     keys = np.array([key for key, _ in found], np.int64)
     counts = word_counts.counted([each for _, each in found], len(wanted))
@@ -254,19 +282,18 @@ def _intersected(asked: _Asked, wanted: Sequence[_Term], join: str, first: int, 
     return _Scores(keys, np.sum(values, axis=0))
 
 
-def _narrowing(asked: _Asked) -> list[tuple[Collection[str], int]]:
-    """The caller's filters that leave out half of everything, or more, and what each lets pass. (The others cost more
-    inside the index than the partitions they leave out.)"""
-    unions: list[tuple[Collection[str], int]] = [(asked.any_of, asked.readable)]
+def _filters(asked: _Asked, *, below: float) -> list[_Filter]:
+    """What the caller may find, where that is less than such a share of all partitions."""
+    filters = [_Filter(asked.any_of, asked.readable)]
     if asked.media_type is not None:
-        unions.append(((asked.media_type,), asked.resident.partitions_having((asked.media_type,))))
-    return [(union, count) for union, count in unions if 2 * count < asked.partitions]
+        filters.append(_Filter((asked.media_type,), asked.resident.partitions_having((asked.media_type,))))
+    return [each for each in filters if each.partitions < below * asked.partitions]
 
 
-def _first_to_look_at(asked: _Asked, wanted: Sequence[_Term]) -> int:
+def _first_to_look_at(asked: _Asked, wanted: Sequence[_Term], filters: Sequence[_Filter]) -> int:
     """The partition from which on intersecting the terms takes `STEPS_MAX`: all of the shortest list, and for each of
     its rows a leap in every other, or all of that."""
-    shortest, *others = sorted([*(term.partitions for term in wanted), *(count for _, count in _narrowing(asked))])
+    shortest, *others = sorted([*(term.partitions for term in wanted), *(each.partitions for each in filters)])
     steps = shortest + sum(min(LEAP_STEPS * shortest, each) for each in others)
     return int(asked.last_partition * max(0.0, 1 - STEPS_MAX / steps))
 
