@@ -121,9 +121,8 @@ def entities_named_in(
     A run grows for as long as names start with it, so the work is that of the words and not of all their runs.
     """
     found: list[tuple[str, int]] = []
-    starts: Sequence[int] = range(len(words))
+    runs = dict(enumerate(words))
     for length in range(1, longest + 1):
-        runs = {start: " ".join(words[start : start + length]) for start in starts if start + length <= len(words)}
         if not runs:
             break
         encoded = sql.array(dict.fromkeys(runs.values()))
@@ -141,7 +140,11 @@ def entities_named_in(
             (encoded,),
         )
         growing = set(longer)
-        starts = [start for start, run in runs.items() if run in growing]
+        runs = {
+            start: f"{run} {words[start + length]}"
+            for start, run in runs.items()
+            if run in growing and start + length < len(words)
+        }
     return found[::-1][:limit]
 
 
