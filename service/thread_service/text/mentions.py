@@ -15,7 +15,7 @@ from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 from thread_service.text.stop_words import STOP_WORDS
-from thread_service.text.tokens import Spelled, spelled_tokens, tokens
+from thread_service.text.tokens import spelled_tokens, tokens, tokens_and_spellings
 
 MAX_LINKABLE_WORDS = 64
 
@@ -99,12 +99,11 @@ def query_names(query: str, names: Collection[str]) -> list[QueryName]:
     words weighs 1; one word weighs 0.7 where the query writes it with a capital at the start or it holds a digit, else
     0.2. Names of nothing but stop words are never found.
     """
-    words = spelled_tokens(query)
-    query_tokens = [word.token for word in words]
+    query_tokens, written = tokens_and_spellings(query)
     trie = _NameTrie(name for name in names if not STOP_WORDS.issuperset(name.split(" ")))
     candidates = [mention for start in trie.starts(query_tokens) for mention in trie.starting_at(query_tokens, start)]
     candidates.sort(key=lambda mention: (mention.start - mention.end, mention.start))
-    taken = bytearray(len(words))
+    taken = bytearray(len(query_tokens))
     kept: list[Mention] = []
     for mention in candidates:
         if not any(taken[mention.start : mention.end]):
@@ -112,7 +111,8 @@ def query_names(query: str, names: Collection[str]) -> list[QueryName]:
             kept.append(mention)
     weights: dict[str, float] = {}
     for mention in sorted(kept):
-        weight = _SEVERAL_WORDS if mention.end - mention.start > 1 else _weight_of_word(words[mention.start])
+        is_one = mention.end - mention.start == 1
+        weight = _weight_of_word(mention.name, written[mention.start]) if is_one else _SEVERAL_WORDS
         weights[mention.name] = max(weight, weights.get(mention.name, 0.0))
     return [QueryName(name, weight) for name, weight in weights.items()]
 
@@ -168,8 +168,8 @@ class _NameTrie:
             position += 1
 
 
-def _weight_of_word(word: Spelled) -> float:
-    return _PROPER_WORD if _is_capital(word.written[0]) or _has_digit(word.token) else _PLAIN_WORD
+def _weight_of_word(token: str, written: str) -> float:
+    return _PROPER_WORD if _is_capital(written[0]) or _has_digit(token) else _PLAIN_WORD
 
 
 def _is_capital(character: str) -> bool:

@@ -89,9 +89,15 @@ def pairs(words: Sequence[str]) -> list[str]:
 
 def spelled_tokens(text: str) -> list[Spelled]:
     """The tokens of `text` with their spelling; the first halves are exactly `tokens(text)`."""
+    return [*map(Spelled, *tokens_and_spellings(text))]
+
+
+def tokens_and_spellings(text: str) -> tuple[list[str], list[str]]:
+    """`tokens(text)` and what is `written` for each: for long texts, of which few spellings are looked at."""
     if text.isascii():
-        return [Spelled(word.lower(), word) for word in _ASCII_WORD.findall(text)]
-    return [spelled for word in _WORD.findall(text) for spelled in _spell(word)]
+        return tokens(text), _ASCII_WORD.findall(text)
+    spelled = [spelled for word in _WORD.findall(text) for spelled in _spell(word)]
+    return [word.token for word in spelled], [word.written for word in spelled]
 
 
 def is_spaceless(token: str) -> bool:
