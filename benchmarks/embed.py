@@ -21,7 +21,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from thread_service.models.device import device_for, formats_for
 from thread_service.models.embedder import ModelUnavailable
-from thread_service.models.encoder import Encoder
+from thread_service.models.encoder import Batch, Encoder
 from thread_service.models.folder import read_folder
 from thread_service.models.local import source_of
 
@@ -50,11 +50,14 @@ class Recording:
     def __init__(self, model: TorchModel) -> None:
         self.model = model
         self.batch_tokens, self.batch_rows = model.batch_tokens, model.batch_rows
-        self.batches: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self.batches: list[Batch] = []
 
     def pooled(self, ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-        self.batches.append((ids, mask))
         return self.model.pooled(ids, mask)
+
+    def pooled_each(self, batches: Sequence[Batch]) -> list[NDArray[np.float32]]:
+        self.batches += batches
+        return self.model.pooled_each(batches)
 
 
 def main() -> None:

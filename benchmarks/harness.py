@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from thread_kernels import compression, create_engine
 from thread_kernels.interface import TableStats
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.models.choice import LOCAL_QUEUES
 from thread_service.models.embedder import Embedder, Role, Stamp, Status
 from thread_service.models.extraction.interface import Extractor
 from thread_service.models.local import local_embedder
@@ -170,7 +171,7 @@ async def opened_node(
     """A node on `folder`, else on an empty temporary directory, its model ready."""
     with tempfile.TemporaryDirectory(prefix="thread-benchmark-") as temporary:
         store = Store(DataDirectory.open(folder or Path(temporary)), create_engine("cpu"))
-        queue = EmbeddingQueue(embedder)
+        queue = EmbeddingQueue(embedder, **LOCAL_QUEUES["cpu"])
         node = Node(store, queue, extractor=extractor)
         node.start()
         try:

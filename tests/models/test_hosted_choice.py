@@ -65,7 +65,7 @@ def test_the_model_and_the_reason(
     assert choice.why.endswith(why)
     is_hosted = model == "mistral-embed" or "@http" in model
     assert isinstance(choice.embedder, HostedEmbedder) == is_hosted
-    assert choice.queue.get("slots", 1) == (3 if is_hosted else 1)
+    assert choice.queue.get("slots", 1) == (3 if is_hosted else 2)
 
 
 def test_an_address_for_a_local_model_is_refused() -> None:

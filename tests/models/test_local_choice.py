@@ -39,7 +39,7 @@ def test_on_cuda_the_default_is_voyage_4_nano(monkeypatch: pytest.MonkeyPatch) -
     choice = choose(Settings(embedder="local"), None, {"MISTRAL_API_KEY": "key"})
     assert (choice.embedder.model, choice.why) == ("voyageai/voyage-4-nano", "the default on CUDA")
     on_cpu = choose(Settings(device="cpu"), None, {})
-    assert (on_cpu.embedder.model, on_cpu.queue["batch_bytes"]) == (CPU_MODEL, 4_096)
+    assert (on_cpu.embedder.model, on_cpu.queue["slots"]) == (CPU_MODEL, 2)  # a query waits for no documents
     monkeypatch.setattr(device, "has_torch", lambda: False)
     for wish in ("auto", "cuda"):
         choice = choose(Settings(device=wish), None, {})  # type: ignore[arg-type]

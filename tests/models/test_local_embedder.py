@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,8 +18,10 @@ from tiny_model import MAX_TOKENS, TABLE, WORDS, write_onnx, write_tokenizer
 from tokenizers import Tokenizer, models
 
 from thread_service.errors import NotReady
+from thread_service.models import onnx_model
 from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable
 from thread_service.models.local import local_embedder
+from thread_service.models.onnx_model import OnnxModel
 from thread_service.models.sources import PACKAGED_MINILM
 
 CLS, SEP = TABLE[2], TABLE[3]
@@ -55,6 +60,93 @@ def test_a_vector_does_not_depend_on_the_texts_beside_it(model_folder: Callable[
     together = embedder.embed(texts, "document")
     one_by_one = np.vstack([embedder.embed([text], "document") for text in texts])
     np.testing.assert_allclose(together, one_by_one, atol=1e-6)
+
+
+class Watched:
+    """The runs of a model: on which thread, and, where `together`, not before as many have begun."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, together: int = 1) -> None:
+        self.threads: list[str] = []
+        self._begun = threading.Barrier(together)
+        run = OnnxModel._run
+
+        def watched(model: OnnxModel, session: Any, ids: Any, mask: Any) -> NDArray[np.float32]:
+            self.threads.append(threading.current_thread().name)
+            if "embedding-batch" in self.threads[-1]:
+                self._begun.wait(20)
+            return run(model, session, ids, mask)
+
+        monkeypatch.setattr(OnnxModel, "_run", watched)
+
+
+TWO_BATCHES = [
+    " ".join(WORDS[4 + number % 6 : 7 + number % 6]) for number in range(2 * (OnnxModel.batch_tokens // (3 + 2)))
+]
+
+
+def test_several_batches_are_computed_side_by_side_and_one_by_itself(
+    model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=2)
+    embedder.load()
+    watched = Watched(monkeypatch, together=2)
+    vectors = embedder.embed(TWO_BATCHES, "document")
+    assert len(watched.threads) == 2
+    assert all(name.startswith("embedding-batch") for name in watched.threads)
+    np.testing.assert_allclose(vectors, [mean_vector(text) for text in TWO_BATCHES], atol=1e-6)
+    embedder.embed(["alpha"], "query")
+    assert watched.threads[2:] == [threading.current_thread().name]
+
+
+@pytest.mark.parametrize(("threads", "twice_bytes"), [(1, 64 << 20), (2, 10)])
+def test_a_large_model_or_one_on_one_core_is_in_memory_once(
+    model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, threads: int, twice_bytes: int
+) -> None:
+    monkeypatch.setattr(onnx_model, "_TWICE_BYTES", twice_bytes)
+    sessions: list[int] = []
+    opening = onnx_model._open_session
+
+    def counted(folder: Any, threads: int) -> Any:
+        sessions.append(threads)
+        return opening(folder, threads)
+
+    monkeypatch.setattr(onnx_model, "_open_session", counted)
+    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=threads)
+    embedder.load()
+    assert sessions == [threads]
+    vectors = embedder.embed(TWO_BATCHES, "document")
+    np.testing.assert_allclose(vectors, [mean_vector(text) for text in TWO_BATCHES], atol=1e-6)
+
+
+def test_one_batch_that_fails_fails_the_texts_beside_it(
+    model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=2)
+    embedder.load()
+    run = OnnxModel._run
+
+    def failing(model: OnnxModel, session: Any, ids: NDArray[np.int64], mask: Any) -> NDArray[np.float32]:
+        if len(ids) == 1:
+            raise EmbeddingFailed("no")
+        return run(model, session, ids, mask)
+
+    monkeypatch.setattr(OnnxModel, "_run", failing)
+    with pytest.raises(EmbeddingFailed, match="no"):
+        embedder.embed([*TWO_BATCHES, "alpha"], "document")
+    assert embedder.embed(TWO_BATCHES, "document").shape == (len(TWO_BATCHES), 8)
+
+
+def test_several_threads_may_embed_at_the_same_time(model_folder: Callable[..., Path]) -> None:
+    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=2)
+    embedder.load()
+    wanted = [mean_vector(text) for text in TWO_BATCHES]
+
+    def embed(_: int) -> NDArray[np.float32]:
+        return embedder.embed(TWO_BATCHES, "document")
+
+    with ThreadPoolExecutor(4) as threads:
+        for vectors in threads.map(embed, range(100)):
+            np.testing.assert_allclose(vectors, wanted, atol=1e-6)
 
 
 def test_a_text_over_the_limit_is_the_token_weighted_average_of_its_windows(model_folder: Callable[..., Path]) -> None:

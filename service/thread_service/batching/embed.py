@@ -3,9 +3,9 @@
     submit → TextQueue → owner thread: take a batch → embedder.embed → the futures of all jobs in it
 
 A big job is embedded batch by batch, so a query waits for one batch at most, and long documents take turns with the
-others; where there are several threads, as in front of a hosted model, one is kept free of documents and a query waits
-for none. Batches are what gathered while the last one ran. A caller who cancelled is skipped. If a batch of several
-jobs fails, its texts are tried one by one, so that the text at fault fails its own job only.
+others; where there are several threads, as on a CPU or in front of a hosted model, one is kept free of documents and a
+query waits for none. Batches are what gathered while the last one ran. A caller who cancelled is skipped. If a batch of
+several jobs fails, its texts are tried one by one, so that the text at fault fails its own job only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What every embedding model offers, wherever it runs: load, then turn texts into unit vectors.
 
-An `Embedder` is used by its owner threads (see `thread_service.batching.embed`), of which there is one unless the model
-is hosted; only `model`, `stamp`, `status` and `count_tokens` may be asked from other threads.
+An `Embedder` is used by its owner threads (see `thread_service.batching.embed`): one on a GPU, else several at the same
+time; only `model`, `stamp`, `status` and `count_tokens` may be asked from other threads.
 """
 
 from __future__ import annotations

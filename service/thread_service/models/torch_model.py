@@ -6,7 +6,7 @@ model on torch, and by no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from thread_service.models.bidirectional_qwen3 import load_qwen3
 from thread_service.models.checkpoint import first_line, load_dense, load_model
 from thread_service.models.device import Device
 from thread_service.models.embedder import EmbeddingFailed, ModelUnavailable
+from thread_service.models.encoder import Batch
 from thread_service.models.folder import ModelFolder, Pooling
 
 _Network = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -60,6 +61,9 @@ class TorchModel:
         # Another process may have taken the memory since the last batch: half of this one may fit.
         half = len(ids) // 2
         return np.concatenate([self.pooled(ids[:half], mask[:half]), self.pooled(ids[half:], mask[half:])])
+
+    def pooled_each(self, batches: Sequence[Batch]) -> list[NDArray[np.float32]]:
+        return [self.pooled(*batch) for batch in batches]
 
     def _pooled(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         mask = mask.bool()
