@@ -154,6 +154,24 @@ def test_queries_overtake_documents_between_batches(model: ScriptedEmbedder, emb
     ]
 
 
+def test_of_several_threads_all_but_one_take_documents_and_a_query_waits_for_none(model: ScriptedEmbedder) -> None:
+    embedding = EmbeddingQueue(model, batch_texts=1, slots=3)
+    embedding.start()
+    assert model.entered.get(timeout=TIMEOUT) == ["loaded"]
+    for again in range(3):  # the first time threads are only starting, later they wait
+        model.open.clear()
+        a, b, c, asked = (f"{name} {again}" for name in ("a", "b", "c", "query"))
+        documents = embedding.submit([a, b, c], "document")
+        assert sorted(model.entered.get(timeout=TIMEOUT) for _ in range(2)) == [[a], [b]]
+        query = embedding.submit([asked], "query")
+        assert model.entered.get(timeout=TIMEOUT) == [asked]
+        assert len(model.calls) == 4 * again + 3
+        model.open.set()
+        np.testing.assert_array_equal(vectors(query), expected(asked))
+        np.testing.assert_array_equal(vectors(documents), expected(a, b, c))
+    embedding.close()
+
+
 def test_long_documents_take_turns_with_the_others_and_a_query_goes_before_both(
     model: ScriptedEmbedder, embedding: EmbeddingQueue
 ) -> None:

@@ -120,7 +120,7 @@ class EmbeddingQueue:
             if self._closing:
                 raise _closed()
             job = self._queue.add(texts, "long" if is_long else role)
-            self._changed.notify_all()
+            self._changed.notify()  # one thread: others that woke for nothing would delay a query
         if not texts:
             width = self._embedder.stamp.width if self._embedder.stamp else 0
             job.future.set_result(np.zeros((0, width), np.float32))
@@ -245,6 +245,8 @@ class EmbeddingQueue:
                 has_room = self._document_batches < self._document_slots
                 if batch := self._queue.take(("query", "document") if has_room else ("query",)):
                     self._document_batches += batch[0].role == "document"
+                    if self._queue.waiting("query") or self._queue.waiting("document"):
+                        self._changed.notify()
                     now = time.monotonic()
                     self._wait_seconds += sum(now - entry.since for entry in batch)
                     return batch
