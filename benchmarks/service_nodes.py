@@ -25,6 +25,7 @@ from service_data import Source
 
 from thread_kernels import create_engine
 from thread_service.batching.embed import EmbeddingQueue
+from thread_service.models.choice import LOCAL_QUEUES
 from thread_service.models.local import local_embedder
 from thread_service.node.node import Node
 from thread_service.node.operations import EmbedderHealth, EngineHealth, SearchAnswer, SearchRequest
@@ -72,7 +73,7 @@ def _run(work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
 async def opened_node(folder: Path, options: dict[str, Any]) -> AsyncIterator[Node]:
     """In this process, with its model ready."""
     store = Store(DataDirectory.open(folder), create_engine("cpu"))
-    queue = EmbeddingQueue(local_embedder(MODEL, models_dir=folder))
+    queue = EmbeddingQueue(local_embedder(MODEL, models_dir=folder), **LOCAL_QUEUES["cpu"])
     node = Node(store, queue, **options)
     node.start()
     try:

@@ -62,23 +62,6 @@ def test_a_vector_does_not_depend_on_the_texts_beside_it(model_folder: Callable[
     np.testing.assert_allclose(together, one_by_one, atol=1e-6)
 
 
-class Watched:
-    """The runs of a model: on which thread, and, where `together`, not before as many have begun."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, together: int = 1) -> None:
-        self.threads: list[str] = []
-        self._begun = threading.Barrier(together)
-        run = OnnxModel._run
-
-        def watched(model: OnnxModel, session: Any, ids: Any, mask: Any) -> NDArray[np.float32]:
-            self.threads.append(threading.current_thread().name)
-            if "embedding-batch" in self.threads[-1]:
-                self._begun.wait(20)
-            return run(model, session, ids, mask)
-
-        monkeypatch.setattr(OnnxModel, "_run", watched)
-
-
 TWO_BATCHES = [
     " ".join(WORDS[4 + number % 6 : 7 + number % 6]) for number in range(2 * (OnnxModel.batch_tokens // (3 + 2)))
 ]
@@ -89,13 +72,47 @@ def test_several_batches_are_computed_side_by_side_and_one_by_itself(
 ) -> None:
     embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=2)
     embedder.load()
-    watched = Watched(monkeypatch, together=2)
+    run, here = OnnxModel._run, threading.current_thread()
+    both, threads = threading.Barrier(2), list[threading.Thread]()
+
+    def watched(model: OnnxModel, session: Any, ids: NDArray[np.int64], mask: Any) -> NDArray[np.float32]:
+        threads.append(threading.current_thread())
+        if len(ids) > 1:
+            both.wait(20)  # neither ends before the other has begun
+        return run(model, session, ids, mask)
+
+    monkeypatch.setattr(OnnxModel, "_run", watched)
     vectors = embedder.embed(TWO_BATCHES, "document")
-    assert len(watched.threads) == 2
-    assert all(name.startswith("embedding-batch") for name in watched.threads)
+    assert len(set(threads)) == len(threads) == 2
+    assert here in threads
     np.testing.assert_allclose(vectors, [mean_vector(text) for text in TWO_BATCHES], atol=1e-6)
     embedder.embed(["alpha"], "query")
-    assert watched.threads[2:] == [threading.current_thread().name]
+    assert threads[2:] == [here]
+
+
+def test_a_query_of_several_batches_does_not_wait_for_documents_under_way(
+    model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=2)
+    embedder.load()
+    run, here = OnnxModel._run, threading.current_thread()
+    helping, may_go_on = threading.Event(), threading.Event()
+
+    def held(model: OnnxModel, session: Any, ids: Any, mask: Any) -> NDArray[np.float32]:
+        if threading.current_thread() is not here:
+            if threading.current_thread().name.startswith("embedding-batch"):
+                helping.set()
+            assert may_go_on.wait(20)
+        return run(model, session, ids, mask)
+
+    monkeypatch.setattr(OnnxModel, "_run", held)
+    with ThreadPoolExecutor(1) as filing:
+        documents = filing.submit(embedder.embed, TWO_BATCHES, "document")
+        assert helping.wait(20)
+        vectors = embedder.embed(TWO_BATCHES, "query")
+        assert not documents.done()
+        may_go_on.set()
+        np.testing.assert_allclose(documents.result(20), vectors, atol=1e-6)
 
 
 @pytest.mark.parametrize(("threads", "twice_bytes"), [(1, 64 << 20), (2, 10)])

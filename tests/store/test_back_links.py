@@ -111,6 +111,21 @@ def test_a_document_whose_links_take_a_change_into_account_is_not_gone_through_f
     assert ids(store, later) == ["t0", "t1", "t2", "t3", "t4"]
 
 
+def test_a_round_ends_also_when_all_that_it_looks_at_is_linked_already(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(back_links, "LOOKED_AT_MAX", 4)
+    store.file("ann", "x", "-", said=said("Ada Quill", "Orrin Vale"))
+    with store.store.read() as connection:
+        newest = back_links.newest(connection)
+        linked = dict.fromkeys(store.column("SELECT document_key FROM documents"), newest)
+        found = back_links.next_round(connection, in_texts=True, linked=linked)
+    assert found is not None
+    assert (found.document_keys, len(found.progress)) == ([], 1)
+    finish(store, found)
+    assert store.column("SELECT name_key FROM changed_names") == ["orrin vale"]
+
+
 def test_of_a_name_that_goes_only_documents_that_mention_it_are_gone_through(store: Opened) -> None:
     store.file("ann", "x", "-", said=said("Ada Quill", "Ada Quill And"))
     store.link()

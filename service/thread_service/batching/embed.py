@@ -245,7 +245,8 @@ class EmbeddingQueue:
                 has_room = self._document_batches < self._document_slots
                 if batch := self._queue.take(("query", "document") if has_room else ("query",)):
                     self._document_batches += batch[0].role == "document"
-                    if self._queue.waiting("query") or self._queue.waiting("document"):
+                    has_room = self._document_batches < self._document_slots
+                    if self._queue.waiting("query") or (has_room and self._queue.waiting("document")):
                         self._changed.notify()
                     now = time.monotonic()
                     self._wait_seconds += sum(now - entry.since for entry in batch)

@@ -86,23 +86,26 @@ class BackLinking:
         self._thread.join()
 
     def _run(self) -> None:
+        is_retry = False
         while not self._closing.is_set():
             self._nudged.wait()
             self._nudged.clear()
-            self._gather()
+            if not is_retry:
+                self._gather()
+            is_retry = False
             try:
                 while not self._closing.is_set() and self._round():
                     self._progressed()
             except (Busy, StorageFull) as error:
                 log.warning("linking earlier documents waits: %s", error)
-                self._try_again()
+                is_retry = self._try_again()
             except StoreFailed:
                 if not self._closing.is_set():
                     log.exception("linking earlier documents stopped: the store has failed")
                 return
             except Exception:
                 log.exception("linking earlier documents failed; it is tried again")
-                self._try_again()
+                is_retry = self._try_again()
 
     def _gather(self) -> None:
         over = time.monotonic() + GATHER_SECONDS
@@ -111,22 +114,25 @@ class BackLinking:
                 return
             self._nudged.clear()
 
-    def _try_again(self) -> None:
+    def _try_again(self) -> bool:
         self._closing.wait(RETRY_SECONDS)
         self._nudged.set()
+        return True
 
     def _round(self) -> bool:
         """Whether there was one."""
+        self._pace.begin_slice()
         with self._store.read() as connection:
             found = back_links.next_round(connection, in_texts=self._by_text, linked=self._linked.newest)
         if found is None:
             self._linked.forget()
             return False
+        self._pace.rest(0.0)
         left = deque(found.document_keys)
         while left and not self._closing.is_set():
             self._link_some(left)
         if not self._closing.is_set():
-            self._store.write(lambda connection, _: back_links.done(connection, found.progress)).result()
+            self._pace.rest(self._store.write(lambda connection, _: _timed_done(connection, found)).result())
         return True
 
     def _link_some(self, left: deque[int]) -> None:
@@ -167,6 +173,13 @@ class BackLinking:
                     self._write({key: names}, newest)
             else:
                 log.exception("document %s keeps the links it has", *found)
+
+
+def _timed_done(connection: apsw.Connection, round_: back_links.Round) -> float:
+    """Seconds of processor time."""
+    started = time.thread_time()
+    back_links.done(connection, round_.progress)
+    return time.thread_time() - started
 
 
 class _Pace:

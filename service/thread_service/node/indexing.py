@@ -60,13 +60,15 @@ class Indexer:
         self._started: deque[DocumentBatch | EdgeBatch] = deque()
         self._long: DocumentBatch | None = None
         self._thread = threading.Thread(target=self._run, name="indexing", daemon=True)
+        self._is_indexing = False
+        """Whether documents or edges are started, or finished and not linked yet."""
         self._linked = Linked()
         self._back_linking = BackLinking(
             store,
             work,
             self._linked,
             by_text=mention_linking,
-            is_indexing=lambda: bool(self._started) or self._long is not None,
+            is_indexing=lambda: self._is_indexing,
             is_awaited=lambda: self._waiting.is_for_names,
             progressed=self._go_on,
         )
@@ -142,10 +144,12 @@ class Indexer:
         """One bounded piece of each kind of work; whether there may be more."""
         has_model = self._has_model()
         self._start(has_model=has_model)
+        self._is_indexing = bool(self._started) or self._long is not None
         more = self._finish_one()
         more |= self._link_documents()
         self._waiting.answer(self._store)
-        if not more or self._waiting.is_for_names:
+        self._is_indexing = bool(self._started) or self._long is not None
+        if not self._is_indexing or self._waiting.is_for_names:
             self._back_linking.nudge()
         if more and time.monotonic() > self._holes_until:
             give_memory_back()

@@ -26,6 +26,9 @@ NAMES_A_ROUND = 1_024
 DOCUMENTS_A_ROUND = 256
 """Texts and documents of a round, from which on nothing more is added to it; one name brings no more either."""
 
+LOOKED_AT_MAX = 4_096
+"""The same of what is looked at: also of documents whose links take the change into account already."""
+
 _LAST_DOCUMENT = "(SELECT coalesce(max(document_key), 0) FROM documents)"
 
 
@@ -110,6 +113,7 @@ def next_round(
     its links take into account, where that is known; it is left out for changes up to that one."""
     found: set[int] = set()
     progress: list[_Progress] = []
+    looked_at = 0
     for row in sql.rows(
         connection,
         "SELECT sequence, owner_key, name_key, entity_key, next_partition, last_partition, next_document, last_document"
@@ -128,7 +132,8 @@ def next_round(
                 documents[-1] + 1 if len(documents) == size else None,
             )
         )
-        if len(found) >= size:
+        looked_at += len(texts) + len(documents)
+        if len(found) >= size or looked_at >= LOOKED_AT_MAX:
             break
     return Round(sorted(found), progress) if progress else None
 

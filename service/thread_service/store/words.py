@@ -44,7 +44,7 @@ LEAP_STEPS = 10
 NARROWING_SHARE = 0.125
 """A filter that lets less than this share of all partitions pass is looked for inside the index. A wider one costs more
 there than what it leaves out: at a million partitions, one that passed half of them took two thirds of a lookup."""
-READABLE_MIN = 0.05
+READABLE_MIN = 0.1
 """Where less than this share of what was found may be read, the wide filters are looked for inside the index too: what
 others filed last must not hide what the caller may read."""
 NEWEST_TERMS = 4
@@ -255,7 +255,9 @@ def _newest(asked: _Asked, together: Sequence[_Term]) -> _Scores:
     readable = _readable(asked, found)
     if len(narrow) < len(every) and len(found.keys) == NEWEST_MAX and len(readable.keys) < READABLE_MIN * NEWEST_MAX:
         first = _first_to_look_at(asked, together, every)
-        readable = _readable(asked, _intersected(asked, together, "AND", every, first, NEWEST_MAX))
+        others = _readable(asked, _intersected(asked, together, "AND", every, first, NEWEST_MAX))
+        # Within as many steps it may not have come as far back.
+        readable = max(readable, others, key=lambda each: len(each.keys))
     return readable
 
 
