@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--one", choices=PEERS, help=argparse.SUPPRESS)
     parser.add_argument("--step", choices=("build", "ask"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    arguments = parse(parser, rows=5_000, queries=50)
+    arguments = parse(parser, rows=3_500, queries=50)
     if arguments.one is not None:
         step = build if arguments.step == "build" else ask
         print(json.dumps(step(arguments.one, arguments.folder, arguments.rows)))
