@@ -38,7 +38,7 @@ when they are no more."""
 PLACES_MAX = 4 * MATCHES_MAX
 """Of a term in a list. One that is repeated more often than that is left to FTS5, which passes over places faster."""
 STEPS_MAX = 50_000
-"""Along lists inside the index, 0.1 µs each, in one search."""
+"""Along lists inside the index, 0.1 µs each, in one look; frequent terms take a few."""
 LEAP_STEPS = 10
 """What finding a row somewhere in a list costs, in steps."""
 NARROWING_SHARE = 0.125
