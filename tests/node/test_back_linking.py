@@ -166,9 +166,10 @@ def test_a_document_that_brings_its_names_is_searched_for_them_once(
 
 
 class Gathering:
-    """The thread alone, over a store in which one name came, while documents are said to be indexed."""
+    """The thread alone, over a store in which one name came, while documents are said to be indexed. `is_linked`: all
+    of them are known to be linked with it already."""
 
-    def __init__(self, store: Opened) -> None:
+    def __init__(self, store: Opened, *, is_linked: bool = False) -> None:
         self.store = store
         self.is_indexing, self.is_awaited = True, False
         self.has_asked = threading.Event()
@@ -176,10 +177,14 @@ class Gathering:
             store.file("ann", f"t{number}", f"Ada Quill, {number}")
         store.link()
         store.file("ann", "x", "-", said=graph.contribution([("Ada Quill", "")], []))
+        linked = Linked()
+        if is_linked:
+            [newest] = store.column("SELECT max(sequence) FROM changed_names")
+            linked.note(store.column("SELECT document_key FROM documents"), newest)
         self.linking = BackLinking(
             store.store,
             Work(),
-            Linked(),
+            linked,
             by_text=True,
             is_indexing=self._asked,
             is_awaited=lambda: self.is_awaited,
@@ -284,6 +289,21 @@ def test_it_rests_for_somebody_who_asked_and_was_answered_meanwhile(monkeypatch:
     paced.now += 0.001
     paced.pace.rest(0.0)  # nobody has asked since
     assert len(paced.closing.rests) == 1
+
+
+def test_a_round_in_which_all_is_linked_already_rests_for_looking_and_for_writing_it_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(back_linking, "GATHER_SECONDS", 0.0)
+    rests: list[float] = []
+    monkeypatch.setattr(_Pace, "rest", lambda _, elsewhere: rests.append(elsewhere))
+    with opened_store(tmp_path) as store:
+        gathering = Gathering(store, is_linked=True)
+        until(lambda: gathering.waiting() == 0)
+        gathering.linking.stop()
+        gathering.linking.join()
+    looking, writing = rests
+    assert looking == 0.0 < writing
 
 
 def test_it_writes_more_at_once_while_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,8 @@ class Indexer:
                 self._pause(None)
 
     def _pause(self, error: ThreadError | None) -> None:
+        self._is_indexing = False  # what is started waits: earlier documents need not wait with it
+        self._back_linking.nudge()
         if error is not None and not self._is_closing:
             if str(error) != self._last_complaint:
                 log.warning("indexing waits: %s", error)
