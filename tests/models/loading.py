@@ -11,8 +11,8 @@ from thread_service.models.embedder import ModelUnavailable
 from thread_service.models.local import LocalEmbedder, local_embedder
 
 
-def loaded(folder: Path | str, **options: Any) -> LocalEmbedder:
-    embedder = local_embedder(str(folder), models_dir=Path("unused"), threads=1, **options)
+def loaded(folder: Path | str, *, threads: int = 1, **options: Any) -> LocalEmbedder:
+    embedder = local_embedder(str(folder), models_dir=Path("unused"), threads=threads, **options)
     embedder.load()
     return embedder
 

@@ -70,8 +70,7 @@ TWO_BATCHES = [
 def test_several_batches_are_computed_side_by_side_and_one_by_itself(
     model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=2)
-    embedder.load()
+    embedder = loaded(model_folder(), threads=2)
     run, here = OnnxModel._run, threading.current_thread()
     both, threads = threading.Barrier(2), list[threading.Thread]()
 
@@ -93,8 +92,7 @@ def test_several_batches_are_computed_side_by_side_and_one_by_itself(
 def test_a_query_of_several_batches_does_not_wait_for_documents_under_way(
     model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=2)
-    embedder.load()
+    embedder = loaded(model_folder(), threads=2)
     run, here = OnnxModel._run, threading.current_thread()
     helping, may_go_on = threading.Event(), threading.Event()
 
@@ -128,8 +126,7 @@ def test_a_large_model_or_one_on_one_core_is_in_memory_once(
         return opening(folder, threads)
 
     monkeypatch.setattr(onnx_model, "_open_session", counted)
-    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=threads)
-    embedder.load()
+    embedder = loaded(model_folder(), threads=threads)
     assert sessions == [threads]
     vectors = embedder.embed(TWO_BATCHES, "document")
     np.testing.assert_allclose(vectors, [mean_vector(text) for text in TWO_BATCHES], atol=1e-6)
@@ -138,8 +135,7 @@ def test_a_large_model_or_one_on_one_core_is_in_memory_once(
 def test_one_batch_that_fails_fails_the_texts_beside_it(
     model_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=2)
-    embedder.load()
+    embedder = loaded(model_folder(), threads=2)
     run = OnnxModel._run
 
     def failing(model: OnnxModel, session: Any, ids: NDArray[np.int64], mask: Any) -> NDArray[np.float32]:
@@ -154,8 +150,7 @@ def test_one_batch_that_fails_fails_the_texts_beside_it(
 
 
 def test_several_threads_may_embed_at_the_same_time(model_folder: Callable[..., Path]) -> None:
-    embedder = local_embedder(str(model_folder()), models_dir=Path(), threads=2)
-    embedder.load()
+    embedder = loaded(model_folder(), threads=2)
     wanted = [mean_vector(text) for text in TWO_BATCHES]
 
     def embed(_: int) -> NDArray[np.float32]:
