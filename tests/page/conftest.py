@@ -25,6 +25,13 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 EXPECTED = ("401", "429", "503", "ERR_CONNECTION_REFUSED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET")
 """What a browser writes into its console by itself about answers that a test means to happen."""
 
+TIMEOUT_MS = 10_000
+OPENED = """hash => location.hash === hash || new Promise(opened => {
+    addEventListener("hashchange", opened, { once: true });
+    location.hash = hash;
+})"""
+"""Resolves when the page, which listened for it earlier, has opened the view of the address."""
+
 Visit = Callable[..., Any]
 Settled = Callable[[Any, str], None]
 
@@ -64,7 +71,7 @@ def visit(browser: Any) -> Iterator[Visit]:
             viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
         )
         contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(TIMEOUT_MS)
         context.add_init_script(
             f"localStorage.getItem('thread.owner') ?? localStorage.setItem('thread.owner', '{owner}')"
         )
@@ -82,11 +89,19 @@ def visit(browser: Any) -> Iterator[Visit]:
 
 
 @pytest.fixture
+def expect(browser: Any) -> Any:
+    """Playwright's assertions, which wait: a click returns before the page has done what it leads to."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    api.expect.set_options(timeout=TIMEOUT_MS)
+    return api.expect
+
+
+@pytest.fixture
 def settled() -> Settled:
     """Goes to a view, such as `graph?name=Ada`, and waits until it has stopped asking the node."""
 
     def go(page: Any, view: str) -> None:
-        page.goto(f"{page.url.partition('#')[0]}#{view}")
+        page.evaluate(OPENED, f"#{view}")
         page.locator(f"#view-{view.partition('?')[0]}").wait_for()
         busy = page.locator("[data-state=busy]")
         while busy.count():

@@ -24,20 +24,20 @@ FOUND = operations.SearchAnswer(
 )
 
 
-def test_a_model_that_loads_is_shown_with_how_far_it_is_and_the_page_goes_on(visit: Any) -> None:
+def test_a_model_that_loads_is_shown_with_how_far_it_is_and_the_page_goes_on(visit: Any, expect: Any) -> None:
     node = FakeNode()
     node.found = FOUND
     node.health = operations.EmbedderHealth("org/model", "model@384", "downloading", fraction=0.42)
     with served(create_app(node, Settings())) as url:
         page = visit(f"{url}/#search?q=quay")
         page.get_by_text("The model org/model is downloading (42 %)").wait_for()
-        assert page.locator("#banner progress").evaluate("bar => bar.value") == 0.42
+        expect(page.locator("#banner progress")).to_have_js_property("value", 0.42)
         node.health = operations.EmbedderHealth("org/model", "model@384", "ready", index="matches")
         page.locator("#banner").wait_for(state="hidden")
-        assert page.locator("#state").inner_text() == "ready"
+        expect(page.locator("#state")).to_have_text("ready")
 
 
-def test_a_model_that_failed_is_shown_with_the_reason(visit: Any, tmp_path: Path) -> None:
+def test_a_model_that_failed_is_shown_with_the_reason(visit: Any, expect: Any, tmp_path: Path) -> None:
     embedder = WordsEmbedder()
     embedder.load_error = "<b>no such file</b>"
     with (
@@ -46,7 +46,7 @@ def test_a_model_that_failed_is_shown_with_the_reason(visit: Any, tmp_path: Path
     ):
         page = visit(url)
         page.get_by_text("could not be loaded: <b>no such file</b>").wait_for()
-        assert page.locator("#state").inner_text() == "model failed"
+        expect(page.locator("#state")).to_have_text("model failed")
 
 
 def test_an_index_of_another_model_is_shown(visit: Any) -> None:
@@ -74,7 +74,7 @@ def test_a_busy_node_is_asked_again_when_it_says(visit: Any) -> None:
         page.get_by_text("The quay was built in 1841.").wait_for()
 
 
-def test_a_node_that_is_gone_is_said_to_be_and_found_again(visit: Any) -> None:
+def test_a_node_that_is_gone_is_said_to_be_and_found_again(visit: Any, expect: Any) -> None:
     node = FakeNode()
     node.found = FOUND
     with served(create_app(node, Settings())) as url:
@@ -83,8 +83,8 @@ def test_a_node_that_is_gone_is_said_to_be_and_found_again(visit: Any) -> None:
     page.get_by_label("Question").fill("quay")
     page.get_by_role("button", name="Search").click()
     page.get_by_text("Nothing answers at").wait_for()
-    assert page.locator("#search-line").inner_text().startswith("The node does not answer.")
-    assert page.locator("#banner").get_by_role("button", name="Try now").is_visible()
+    expect(page.locator("#search-line")).to_contain_text("The node does not answer.")
+    expect(page.locator("#banner").get_by_role("button", name="Try now")).to_be_visible()
     with served(create_app(node, Settings()), port=int(url.rpartition(":")[2])):
         page.locator("#banner").wait_for(state="hidden")
         page.get_by_text("The quay was built in 1841.").wait_for()
