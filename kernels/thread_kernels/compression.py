@@ -365,7 +365,8 @@ class Compression:
 
     def _reach(self, codes: AnyCodes, queries: Float32, rows: Int64, passing: Passing) -> Reach:
         pieces = self._gather(passing.rows())
-        return _measured_reach(codes, queries, rows, pieces, self._blocks.view.vectors, passing)
+        truth = _truth(queries, rows, CALIBRATED_COUNTS[-1], pieces, self._blocks.view.vectors)
+        return calibrate(codes, queries, rows, truth, passing)
 
     def _gather(self, rows: Int64) -> Iterator[Piece]:
         return self._unless_closed(self._blocks.view.gather(rows))
@@ -386,27 +387,24 @@ def _preferred(coder: Coder, sample: Float32, held_out: Float32, *, rows: int, b
     squares = np.einsum("ij,ij->i", sample, sample)
     whole = Piece(np.arange(len(sample)), sample, squares, floors_of(squares, sample.shape[1]))
     everything = Passing(len(sample), len(sample), None)
-    strangers = np.full(len(held_out), -1)
+    strangers, counts = np.full(len(held_out), -1), CALIBRATED_COUNTS[:1]
+    codebooks = list(coder.codebooks(sample, rows=rows, bits=bits))
+    if len(codebooks) == 1:
+        return codebooks[0]
+    truth = _truth(held_out, strangers, counts[-1], [whole], sample.__getitem__)
 
     def depth(codebook: AnyCodebook) -> float:
         codes = coder.empty(codebook, is_trial=True).merged([whole], len(sample))
-        reach = _measured_reach(codes, held_out, strangers, [whole], sample.__getitem__, everything)
-        look = reach.of(CALIBRATED_COUNTS[0], len(sample))
+        look = calibrate(codes, held_out, strangers, truth, everything, counts).of(counts[0], len(sample))
         return np.inf if look is None else look.depth
 
-    codebooks = list(coder.codebooks(sample, rows=rows, bits=bits))
-    return codebooks[0] if len(codebooks) == 1 else min(codebooks, key=depth)
+    return min(codebooks, key=depth)
 
 
-def _measured_reach(
-    codes: AnyCodes,
-    queries: Float32,
-    rows: Int64,
-    pieces: Iterable[Piece],
-    take: Callable[[Int64], Float32],
-    passing: Passing,
-) -> Reach:
+def _truth(
+    queries: Float32, rows: Int64, count: int, pieces: Iterable[Piece], take: Callable[[Int64], Float32]
+) -> list[Int64]:
+    """The `count` rows nearest to each query, which is a row itself and not one of them."""
     squared_norms = np.einsum("ij,ij->i", queries, queries, dtype=np.float64)
-    hits = nearest(queries, squared_norms, CALIBRATED_COUNTS[-1] + 1, pieces, take)
-    truth = [each.rows[each.rows != own][: CALIBRATED_COUNTS[-1]] for each, own in zip(hits, rows, strict=True)]
-    return calibrate(codes, queries, rows, truth, passing)
+    hits = nearest(queries, squared_norms, count + 1, pieces, take)
+    return [each.rows[each.rows != own][:count] for each, own in zip(hits, rows, strict=True)]

@@ -72,8 +72,15 @@ def _look(measured: tuple[tuple[int, int, float], ...], k: int) -> Look | None:
     return Look(max(k, int(np.ceil(depth))), min(1.0, float(share)))
 
 
-def calibrate(codes: AnyCodes, queries: Float32, rows: Int64, truth: Sequence[Int64], passing: Passing) -> Reach:
-    """The reach at which the mean recall over float32[q, width] `queries` is enough, for each calibrated count.
+def calibrate(
+    codes: AnyCodes,
+    queries: Float32,
+    rows: Int64,
+    truth: Sequence[Int64],
+    passing: Passing,
+    counts: Sequence[int] = CALIBRATED_COUNTS,
+) -> Reach:
+    """The reach at which the mean recall over float32[q, width] `queries` is enough, for each count, ascending.
 
     The queries are int64[q] `rows` of the table. `truth` has the passing rows nearest to each, nearest first and
     without itself: as many as the largest count, or as there are.
@@ -85,7 +92,7 @@ def calibrate(codes: AnyCodes, queries: Float32, rows: Int64, truth: Sequence[In
     places = _places(codes, queries, truth, passing)
     by_lists = _MISSED_BY_LISTS if places is not None else 0.0
     measured: list[tuple[int, int, float]] = []
-    for count in CALIBRATED_COUNTS:
+    for count in counts:
         wanted = [each[:count] for each in truth]
         ranks = np.sort(
             np.concatenate([np.isin(each, near).nonzero()[0] for each, near in zip(found, wanted, strict=True)])
