@@ -65,15 +65,11 @@ class Round:
 
 def note_coming(connection: apsw.Connection, owner_key: int, name_key: str, *, in_texts: bool) -> None:
     """Documents that are called by the name, and, `in_texts`, that hold it in their texts, may be linked to it now."""
-    unfinished = sql.value(
-        connection,
-        "DELETE FROM changed_names WHERE owner_key = ? AND name_key = ? RETURNING last_partition > 0",
-        (owner_key, name_key),
-    )
     connection.execute(
-        "INSERT INTO changed_names (owner_key, name_key, last_partition, last_document) VALUES (?1, ?2,"
-        f" iif(?3, (SELECT coalesce(max(partition_key), 0) FROM partitions), 0), {_LAST_DOCUMENT})",
-        (owner_key, name_key, in_texts or bool(unfinished)),
+        "INSERT OR REPLACE INTO changed_names (owner_key, name_key, last_partition, last_document) VALUES (?1, ?2,"
+        " iif(?3 OR EXISTS (SELECT 1 FROM changed_names WHERE owner_key = ?1 AND name_key = ?2 AND last_partition > 0),"
+        f" (SELECT coalesce(max(partition_key), 0) FROM partitions), 0), {_LAST_DOCUMENT})",
+        (owner_key, name_key, in_texts),
     )
 
 

@@ -41,18 +41,18 @@ def predicate_text(predicate: str) -> str:
 def ensure(connection: apsw.Connection, subject: End, predicate: str, object_: End) -> int:
     """The edge's key. A new edge is nobody's yet: assert it in the same transaction and `refresh` it."""
     relationship_id = ids.relationship_id(subject.entity_id, predicate, object_.entity_id)
-    found = sql.value(
-        connection, "SELECT relationship_key FROM relationships WHERE relationship_id = ?", (relationship_id,)
-    )
-    if found is not None:
-        return cast(int, found)
-    connection.execute(
-        "INSERT INTO relationships (relationship_id, subject_key, predicate_key, object_key) VALUES (?, ?, ?, ?)",
+    # Nearly all are new: to look for it first would be a statement more for each.
+    relationship_key = sql.value(
+        connection,
+        "INSERT INTO relationships (relationship_id, subject_key, predicate_key, object_key) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (relationship_id) DO NOTHING RETURNING relationship_key",
         (relationship_id, subject.entity_key, _ensure_predicate(connection, predicate), object_.entity_key),
     )
-    relationship_key = connection.last_insert_rowid()
+    if relationship_key is None:
+        statement = "SELECT relationship_key FROM relationships WHERE relationship_id = ?"
+        return cast(int, sql.value(connection, statement, (relationship_id,)))
     pending.embed_later(connection, "relationship", relationship_key, text(subject, predicate, object_))
-    return relationship_key
+    return cast(int, relationship_key)
 
 
 def _ensure_predicate(connection: apsw.Connection, predicate: str) -> int:

@@ -105,14 +105,18 @@ def kept_contribution(kept: KeptGraph) -> Contribution:
 def contribute(connection: apsw.Connection, document_key: int, said: Contribution, changes: Changes) -> None:
     """Assert entities and edges for a document that has asserted nothing yet (but perhaps its own name)."""
     owner_key = _owner(connection, document_key)
+    newest = sql.value(connection, "SELECT max(entity_key) FROM entities") or 0
     keys = [ensure_entity(connection, entity) for entity in said.entities]
+    unasserted = {key for key in keys if key > newest}
     spelled = {(key, entity.source): entity for key, entity in reversed(list(zip(keys, said.entities, strict=True)))}
     counted = Counter[tuple[int, Source]]()
     for key, entity in zip(keys, said.entities, strict=True):
         counted[key, entity.source] += entity.mentions
     for (entity_key, source), mentions in counted.items():
         entity = spelled[entity_key, source]
-        assert_entity(connection, document_key, owner_key, entity_key, entity, mentions, changes)
+        before = names.NOT_ASSERTED if entity_key in unasserted else names.standing(connection, owner_key, entity_key)
+        unasserted.discard(entity_key)
+        assert_entity(connection, document_key, owner_key, entity_key, entity, mentions, before, changes)
     used = {end for edge in said.edges for end in (edge.subject, edge.object)}
     ends = {at: _end(keys[at], said.entities[at]) for at in used}
     weights: dict[EdgeSource, Counter[int]] = {}
@@ -181,10 +185,11 @@ def assert_entity(
     entity_key: int,
     entity: Entity,
     mentions: int,
+    before: names.Standing,
     changes: Changes,
 ) -> None:
+    """`before`: its standing with the owner."""
     linkable = entity.source != "keyword" and is_linkable(entity.name)
-    before = names.standing(connection, owner_key, entity_key)
     connection.execute(
         "INSERT INTO assertions VALUES (?, ?, ?, ?, ?, ?, ?)",
         (document_key, entity_key, owner_key, entity.source, entity.name, linkable, mentions),

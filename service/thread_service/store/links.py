@@ -18,6 +18,7 @@ import apsw
 
 from thread_service.store import graph, sql
 from thread_service.store.changes import Changes
+from thread_service.store.names import standing
 from thread_service.text.ids import entity_id
 from thread_service.text.mentions import MAX_LINKABLE_WORDS, common_start, find_mentions, heads
 from thread_service.text.tokens import tokens
@@ -146,7 +147,8 @@ def _settle_own_name(
         graph.retract_entity(connection, document_key, owner_key, entity_key, "name", changes)
     if wanted is not None:
         entity_key = graph.ensure_entity(connection, wanted)
-        graph.assert_entity(connection, document_key, owner_key, entity_key, wanted, 1, changes)
+        before = standing(connection, owner_key, entity_key)
+        graph.assert_entity(connection, document_key, owner_key, entity_key, wanted, 1, before, changes)
 
 
 def _names_in(connection: apsw.Connection, owner_key: int, text: str) -> set[str]:

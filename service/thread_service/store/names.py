@@ -22,6 +22,9 @@ class Standing(NamedTuple):
     linkable: bool
 
 
+NOT_ASSERTED = Standing(asserted=False, linkable=False)
+
+
 def standing(connection: apsw.Connection, owner_key: int, entity_key: int) -> Standing:
     # Of an entity that very many documents assert, each question reads one row.
     asserted, linkable = sql.row(
@@ -37,10 +40,14 @@ def follow(connection: apsw.Connection, owner_key: int, entity_key: int, before:
     """After an assertion came or went: keep `names` right, and note it if documents may be linked otherwise now."""
     if after == before:
         return
-    name_key = sql.value(connection, "SELECT name_key FROM entities WHERE entity_key = ?", (entity_key,))
+    name_key, is_known = sql.row(
+        connection,
+        "SELECT name_key, EXISTS (SELECT 1 FROM names WHERE owner_key = ?1 AND names.name_key = entities.name_key)"
+        " FROM entities WHERE entity_key = ?2",
+        (owner_key, entity_key),
+    )
     if not name_key:
         return
-    is_known = _is_known(connection, owner_key, name_key)
     if after.linkable and not is_known:
         is_known = True
         connection.execute("INSERT INTO names VALUES (?, ?, ?)", (owner_key, name_key, head(name_key)))
@@ -48,7 +55,7 @@ def follow(connection: apsw.Connection, owner_key: int, entity_key: int, before:
         connection.execute("DELETE FROM names WHERE owner_key = ? AND name_key = ?", (owner_key, name_key))
     if after > before:
         # A spelling that is not linkable may bear a name that another entity's spelling has made linkable.
-        back_links.note_coming(connection, owner_key, name_key, in_texts=is_known)
+        back_links.note_coming(connection, owner_key, name_key, in_texts=bool(is_known))
     else:
         back_links.note_going(connection, owner_key, entity_key)
         if not _is_borne(connection, owner_key, name_key):
@@ -62,11 +69,6 @@ def _is_borne(connection: apsw.Connection, owner_key: int, name_key: str) -> boo
         " WHERE name_key = ? AND owner_key = ? AND source <> 'keyword' LIMIT 1",
         (name_key, owner_key),
     )
-    return found is not None
-
-
-def _is_known(connection: apsw.Connection, owner_key: int, name_key: str) -> bool:
-    found = sql.value(connection, "SELECT 1 FROM names WHERE owner_key = ? AND name_key = ?", (owner_key, name_key))
     return found is not None
 
 
