@@ -242,10 +242,10 @@ def test_deposits_are_searchable_at_once_and_the_graph_catches_up_at_the_servers
 
 def test_edges_that_a_model_found_are_embedded_last_and_no_deposit_waits_for_them(node: InProcess) -> None:
     def work(connection: Any, _: Any) -> tuple[list[int], bool, bool]:
-        pending.embed_later(connection, "relationship", 901, "found")
+        pending.embed_later(connection, "relationship", {901: "found"})
         pending.be_patient(connection, 0)
         found = pending.newest_unembedded(connection)
-        pending.embed_later(connection, "relationship", 902, "filed")
+        pending.embed_later(connection, "relationship", {902: "filed"})
         queue = pending.unembedded(connection, 10)
         seen = [edge.subject_key for edge in queue]
         waits = pending.is_unembedded(connection, found), pending.is_unembedded(connection, found + 1)

@@ -63,13 +63,14 @@ class Round:
     progress: Sequence[_Progress]
 
 
-def note_coming(connection: apsw.Connection, owner_key: int, name_key: str, *, in_texts: bool) -> None:
-    """Documents that are called by the name, and, `in_texts`, that hold it in their texts, may be linked to it now."""
-    connection.execute(
+def note_coming(connection: apsw.Connection, owner_key: int, names: Mapping[str, bool]) -> None:
+    """Documents that are called by one of the names, and, where it is true, that hold it in their texts, may be linked
+    to it now."""
+    connection.executemany(
         "INSERT OR REPLACE INTO changed_names (owner_key, name_key, last_partition, last_document) VALUES (?1, ?2,"
         " iif(?3 OR EXISTS (SELECT 1 FROM changed_names WHERE owner_key = ?1 AND name_key = ?2 AND last_partition > 0),"
         f" (SELECT coalesce(max(partition_key), 0) FROM partitions), 0), {_LAST_DOCUMENT})",
-        (owner_key, name_key, in_texts),
+        [(owner_key, name_key, in_texts) for name_key, in_texts in names.items()],
     )
 
 

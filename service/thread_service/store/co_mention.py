@@ -31,7 +31,7 @@ def add(connection: apsw.Connection, document_key: int, policy: Policy, changes:
     ]
     linked = _linked(connection, document_key) if rule.skip_explicitly_linked else set()
     pairs = [pair for pair in combinations(ends, 2) if frozenset(end.entity_key for end in pair) not in linked]
-    keys = [edges.ensure(connection, subject, rule.edge_predicate, object_) for subject, object_ in pairs]
+    keys = edges.ensure(connection, [(subject, rule.edge_predicate, object_) for subject, object_ in pairs])
     edges.leave(connection, document_key)
     edges.add(connection, document_key, dict.fromkeys(keys, 1), "derived")
     edges.enter(connection, document_key, changes)

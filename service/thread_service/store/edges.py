@@ -6,8 +6,8 @@ An edge lives while a document asserts it and a predicate while an edge bears it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, NamedTuple, cast, get_args
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
 
 import apsw
 
@@ -38,32 +38,55 @@ def predicate_text(predicate: str) -> str:
     return f"Relationship predicate: {predicate}"
 
 
-def ensure(connection: apsw.Connection, subject: End, predicate: str, object_: End) -> int:
-    """The edge's key. A new edge is nobody's yet: assert it in the same transaction and `refresh` it."""
-    relationship_id = ids.relationship_id(subject.entity_id, predicate, object_.entity_id)
-    # Nearly all are new: to look for it first would be a statement more for each.
-    relationship_key = sql.value(
-        connection,
-        "INSERT INTO relationships (relationship_id, subject_key, predicate_key, object_key) VALUES (?, ?, ?, ?)"
-        " ON CONFLICT (relationship_id) DO NOTHING RETURNING relationship_key",
-        (relationship_id, subject.entity_key, _ensure_predicate(connection, predicate), object_.entity_key),
+def ensure(connection: apsw.Connection, said: Sequence[tuple[End, str, End]]) -> list[int]:
+    """The keys of edges (subject, predicate, object). A new one is nobody's yet: assert it in the same transaction and
+    `refresh` it."""
+    relationship_ids = [
+        ids.relationship_id(subject.entity_id, predicate, object_.entity_id) for subject, predicate, object_ in said
+    ]
+    distinct: dict[str, tuple[End, str, End]] = {}
+    for relationship_id, edge in zip(relationship_ids, said, strict=True):
+        distinct.setdefault(relationship_id, edge)
+    keys: dict[str, int] = dict(
+        sql.rows(
+            connection,
+            "SELECT relationship_id, relationship_key FROM json_each(?)"
+            " CROSS JOIN relationships ON relationship_id = value",
+            (sql.array(distinct),),
+        )
     )
-    if relationship_key is None:
-        statement = "SELECT relationship_key FROM relationships WHERE relationship_id = ?"
-        return cast(int, sql.value(connection, statement, (relationship_id,)))
-    pending.embed_later(connection, "relationship", relationship_key, text(subject, predicate, object_))
-    return cast(int, relationship_key)
+    new = {relationship_id: edge for relationship_id, edge in distinct.items() if relationship_id not in keys}
+    predicates = _ensure_predicates(connection, dict.fromkeys(predicate for _, predicate, _ in new.values()))
+    keys.update(
+        connection.executemany(
+            "INSERT INTO relationships (relationship_id, subject_key, predicate_key, object_key) VALUES (?, ?, ?, ?)"
+            " RETURNING relationship_id, relationship_key",
+            [
+                (relationship_id, subject.entity_key, predicates[predicate], object_.entity_key)
+                for relationship_id, (subject, predicate, object_) in new.items()
+            ],
+        )
+    )
+    texts = {keys[relationship_id]: text(*edge) for relationship_id, edge in new.items()}
+    pending.embed_later(connection, "relationship", texts)
+    return [keys[relationship_id] for relationship_id in relationship_ids]
 
 
-def _ensure_predicate(connection: apsw.Connection, predicate: str) -> int:
-    predicate_id = ids.predicate_id(predicate)
-    found = sql.value(connection, "SELECT predicate_key FROM predicates WHERE predicate_id = ?", (predicate_id,))
-    if found is not None:
-        return cast(int, found)
-    connection.execute("INSERT INTO predicates (predicate_id, predicate) VALUES (?, ?)", (predicate_id, predicate))
-    predicate_key = connection.last_insert_rowid()
-    pending.embed_later(connection, "predicate", predicate_key, predicate_text(predicate))
-    return predicate_key
+def _ensure_predicates(connection: apsw.Connection, predicates: Collection[str]) -> dict[str, int]:
+    """Predicate → key."""
+    by_id = {ids.predicate_id(predicate): predicate for predicate in predicates}
+    statement = "SELECT predicate_id, predicate_key FROM json_each(?) CROSS JOIN predicates ON predicate_id = value"
+    keys: dict[str, int] = dict(sql.rows(connection, statement, (sql.array(by_id),)))
+    new = [predicate_id for predicate_id in by_id if predicate_id not in keys]
+    keys.update(
+        connection.executemany(
+            "INSERT INTO predicates (predicate_id, predicate) VALUES (?, ?) RETURNING predicate_id, predicate_key",
+            [(predicate_id, by_id[predicate_id]) for predicate_id in new],
+        )
+    )
+    texts = {keys[predicate_id]: predicate_text(by_id[predicate_id]) for predicate_id in new}
+    pending.embed_later(connection, "predicate", texts)
+    return {predicate: keys[predicate_id] for predicate_id, predicate in by_id.items()}
 
 
 def add(connection: apsw.Connection, document_key: int, weights: Mapping[int, int], source: EdgeSource) -> None:

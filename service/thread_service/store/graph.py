@@ -8,9 +8,9 @@ what an owner changes about it afterwards in `graph_edits`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import apsw
 
@@ -105,23 +105,19 @@ def kept_contribution(kept: KeptGraph) -> Contribution:
 def contribute(connection: apsw.Connection, document_key: int, said: Contribution, changes: Changes) -> None:
     """Assert entities and edges for a document that has asserted nothing yet (but perhaps its own name)."""
     owner_key = _owner(connection, document_key)
-    newest = sql.value(connection, "SELECT max(entity_key) FROM entities") or 0
-    keys = [ensure_entity(connection, entity) for entity in said.entities]
-    unasserted = {key for key in keys if key > newest}
-    spelled = {(key, entity.source): entity for key, entity in reversed(list(zip(keys, said.entities, strict=True)))}
-    counted = Counter[tuple[int, Source]]()
+    keys = ensure_entities(connection, said.entities)
+    asserted: dict[tuple[int, Source], Entity] = {}
     for key, entity in zip(keys, said.entities, strict=True):
-        counted[key, entity.source] += entity.mentions
-    for (entity_key, source), mentions in counted.items():
-        entity = spelled[entity_key, source]
-        before = names.NOT_ASSERTED if entity_key in unasserted else names.standing(connection, owner_key, entity_key)
-        unasserted.discard(entity_key)
-        assert_entity(connection, document_key, owner_key, entity_key, entity, mentions, before, changes)
-    used = {end for edge in said.edges for end in (edge.subject, edge.object)}
-    ends = {at: _end(keys[at], said.entities[at]) for at in used}
+        known = asserted.get((key, entity.source))
+        more = entity if known is None else replace(known, mentions=known.mentions + entity.mentions)
+        asserted[key, entity.source] = more
+    assert_entities(connection, document_key, owner_key, asserted, changes)
+    ends = [_end(key, entity) for key, entity in zip(keys, said.entities, strict=True)]
+    edge_keys = edges.ensure(
+        connection, [(ends[edge.subject], edge.predicate, ends[edge.object]) for edge in said.edges]
+    )
     weights: dict[EdgeSource, Counter[int]] = {}
-    for edge in said.edges:
-        key = edges.ensure(connection, ends[edge.subject], edge.predicate, ends[edge.object])
+    for key, edge in zip(edge_keys, said.edges, strict=True):
         weights.setdefault(edge.source, Counter())[key] += edge.weight
     for edge_source, counted_edges in weights.items():
         edges.add(connection, document_key, counted_edges, edge_source)
@@ -157,58 +153,76 @@ def _retract_entities(
             retract_entity(connection, document_key, owner_key, entity_key, source, changes)
 
 
-def ensure_entity(connection: apsw.Connection, entity: Entity) -> int:
-    entity_id, key = _entity_id(entity), name_key(entity.name)
-    path = identifiers.path(identifiers.of_entity(entity.name, entity.kind))
-    found = sql.row(connection, "SELECT entity_key, name_key FROM entities WHERE entity_id = ?", (entity_id,))
-    if found is None:
-        connection.execute(
-            "INSERT INTO entities (entity_id, kind, name_key, identifier) VALUES (?, ?, ?, ?)",
-            (entity_id, entity.kind, key, path),
+def ensure_entities(connection: apsw.Connection, entities: Sequence[Entity]) -> list[int]:
+    """Their keys. A new entity is nobody's yet: assert it in the same transaction."""
+    entity_ids = [_entity_id(entity) for entity in entities]
+    distinct: dict[str, Entity] = {}
+    for entity_id, entity in zip(entity_ids, entities, strict=True):
+        distinct.setdefault(entity_id, entity)
+    keys: dict[str, int] = {}
+    named: dict[str, str] = {}
+    for entity_id, entity_key, key in sql.rows(
+        connection,
+        "SELECT entity_id, entity_key, name_key FROM json_each(?) CROSS JOIN entities ON entity_id = value",
+        (sql.array(distinct),),
+    ):
+        keys[entity_id], named[entity_id] = entity_key, key
+    # One whose name is not as stored is new, or nobody had asserted it for a while (see `drop_unasserted`).
+    current = {entity_id: name_key(entity.name) for entity_id, entity in distinct.items()}
+    anew = [entity_id for entity_id, key in current.items() if named.get(entity_id) != key]
+    paths = {entity_id: _identifier(distinct[entity_id]) for entity_id in anew}
+    revived = [entity_id for entity_id in anew if entity_id in keys]
+    new = [entity_id for entity_id in anew if entity_id not in keys]
+    connection.executemany(
+        "UPDATE entities SET name_key = ?, identifier = ? WHERE entity_key = ?",
+        [(current[entity_id], paths[entity_id], keys[entity_id]) for entity_id in revived],
+    )
+    keys.update(
+        connection.executemany(
+            "INSERT INTO entities (entity_id, kind, name_key, identifier) VALUES (?, ?, ?, ?)"
+            " RETURNING entity_id, entity_key",
+            [(entity_id, distinct[entity_id].kind, current[entity_id], paths[entity_id]) for entity_id in new],
         )
-        entity_key = connection.last_insert_rowid()
-    elif found[1] == key:
-        return cast(int, found[0])
-    else:  # nobody had asserted it for a while (see `drop_unasserted`)
-        entity_key = cast(int, found[0])
-        connection.execute(
-            "UPDATE entities SET name_key = ?, identifier = ? WHERE entity_key = ?", (key, path, entity_key)
-        )
-    connection.executemany("INSERT INTO entity_words VALUES (?, ?)", [(word, entity_key) for word in set(key.split())])
-    return entity_key
+    )
+    connection.executemany(
+        "INSERT INTO entity_words VALUES (?, ?)",
+        [(word, keys[entity_id]) for entity_id in anew for word in set(current[entity_id].split())],
+    )
+    return [keys[entity_id] for entity_id in entity_ids]
 
 
-def assert_entity(
+def assert_entities(
     connection: apsw.Connection,
     document_key: int,
     owner_key: int,
-    entity_key: int,
-    entity: Entity,
-    mentions: int,
-    before: names.Standing,
+    asserted: Mapping[tuple[int, Source], Entity],
     changes: Changes,
 ) -> None:
-    """`before`: its standing with the owner."""
-    linkable = entity.source != "keyword" and is_linkable(entity.name)
-    connection.execute(
-        "INSERT INTO assertions VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (document_key, entity_key, owner_key, entity.source, entity.name, linkable, mentions),
-    )
-    after = names.Standing(before.asserted or entity.source != "keyword", before.linkable or linkable)
-    names.follow(connection, owner_key, entity_key, before, after)
-    changes.entities.add(entity_key)
+    """`asserted`: by key and source, none of which the document asserts yet."""
+    if not asserted:
+        return
+    before = names.standing(connection, owner_key, [*dict.fromkeys(key for key, _ in asserted)])
+    after = dict(before)
+    rows: list[tuple[int | str, ...]] = []
+    for (key, source), entity in asserted.items():
+        linkable = source != "keyword" and is_linkable(entity.name)
+        rows.append((document_key, key, owner_key, source, entity.name, linkable, entity.mentions))
+        after[key] = names.Standing(after[key].asserted or source != "keyword", after[key].linkable or linkable)
+    connection.executemany("INSERT INTO assertions VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    names.follow(connection, owner_key, before, after)
+    changes.entities.update(after)
     changes.linked_documents.add(document_key)
 
 
 def retract_entity(
     connection: apsw.Connection, document_key: int, owner_key: int, entity_key: int, source: Source, changes: Changes
 ) -> None:
-    before = names.standing(connection, owner_key, entity_key)
+    before = names.standing(connection, owner_key, {entity_key})
     connection.execute(
         "DELETE FROM assertions WHERE document_key = ? AND entity_key = ? AND source = ?",
         (document_key, entity_key, source),
     )
-    names.follow(connection, owner_key, entity_key, before, names.standing(connection, owner_key, entity_key))
+    names.follow(connection, owner_key, before, names.standing(connection, owner_key, {entity_key}))
     drop_unasserted(connection, entity_key)
     changes.entities.add(entity_key)
     changes.linked_documents.add(document_key)
@@ -236,6 +250,10 @@ def _mentioned(connection: apsw.Connection, document_key: int) -> list[int]:
 def _owner(connection: apsw.Connection, document_key: int) -> int:
     found: int = sql.value(connection, "SELECT owner_key FROM documents WHERE document_key = ?", (document_key,))
     return found
+
+
+def _identifier(entity: Entity) -> str:
+    return identifiers.path(identifiers.of_entity(entity.name, entity.kind))
 
 
 def _end(entity_key: int, entity: Entity) -> End:

@@ -64,17 +64,16 @@ def move(
         moved = [assertion for assertion in moved if name is not None and assertion.spelling != name]
     if not moved:
         return target_id
-    target_key = graph.ensure_entity(connection, target)
+    (target_key,) = graph.ensure_entities(connection, [target])
     keys = {entity.entity_key, target_key}
-    before = {key: names.standing(connection, owner_key, key) for key in keys}
+    before = names.standing(connection, owner_key, keys)
     _delete(connection, entity.entity_key, moved)
     connection.executemany(
         "INSERT INTO assertions VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (document_key, entity_key, source)"
         " DO UPDATE SET mentions = mentions + excluded.mentions",
         [_row(assertion, target_key, owner_key, name) for assertion in moved],
     )
-    for key, standing in before.items():
-        names.follow(connection, owner_key, key, standing, names.standing(connection, owner_key, key))
+    names.follow(connection, owner_key, before, names.standing(connection, owner_key, keys))
     if target_key != entity.entity_key:
         _move_edges(connection, owner_key, entity.entity_key, target_key, changes)
         graph.drop_unasserted(connection, entity.entity_key)
@@ -86,11 +85,10 @@ def delete(connection: apsw.Connection, owner_key: int, entity: Owned, changes: 
     """Let the owner's documents assert the entity, and edges that touch it, no more."""
     for edge in _edges_at(connection, owner_key, entity.entity_key):
         _drop_edge(connection, owner_key, edge.relationship_key, changes)
-    before = names.standing(connection, owner_key, entity.entity_key)
+    before = names.standing(connection, owner_key, {entity.entity_key})
     moved = _assertions(connection, owner_key, entity.entity_key)
     _delete(connection, entity.entity_key, moved)
-    after = names.standing(connection, owner_key, entity.entity_key)
-    names.follow(connection, owner_key, entity.entity_key, before, after)
+    names.follow(connection, owner_key, before, names.standing(connection, owner_key, {entity.entity_key}))
     graph.drop_unasserted(connection, entity.entity_key)
     _tell(connection, {entity.entity_key}, moved, changes)
 
@@ -179,7 +177,7 @@ def _move_edges(
         if subject_key == object_key:
             _drop_edge(connection, owner_key, edge.relationship_key, changes)
         else:
-            moved_to = edges.ensure(connection, named[subject_key], edge.predicate, named[object_key])
+            (moved_to,) = edges.ensure(connection, [(named[subject_key], edge.predicate, named[object_key])])
             _move_edge(connection, owner_key, edge.relationship_key, moved_to, changes)
 
 

@@ -18,7 +18,6 @@ import apsw
 
 from thread_service.store import graph, sql
 from thread_service.store.changes import Changes
-from thread_service.store.names import standing
 from thread_service.text.ids import entity_id
 from thread_service.text.mentions import MAX_LINKABLE_WORDS, common_start, find_mentions, heads
 from thread_service.text.tokens import tokens
@@ -146,9 +145,8 @@ def _settle_own_name(
             return
         graph.retract_entity(connection, document_key, owner_key, entity_key, "name", changes)
     if wanted is not None:
-        entity_key = graph.ensure_entity(connection, wanted)
-        before = standing(connection, owner_key, entity_key)
-        graph.assert_entity(connection, document_key, owner_key, entity_key, wanted, 1, before, changes)
+        (entity_key,) = graph.ensure_entities(connection, [wanted])
+        graph.assert_entities(connection, document_key, owner_key, {(entity_key, "name"): wanted}, changes)
 
 
 def _names_in(connection: apsw.Connection, owner_key: int, text: str) -> set[str]:

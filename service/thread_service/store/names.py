@@ -7,6 +7,7 @@ are (see `back_links`).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import apsw
@@ -22,44 +23,61 @@ class Standing(NamedTuple):
     linkable: bool
 
 
-NOT_ASSERTED = Standing(asserted=False, linkable=False)
-
-
-def standing(connection: apsw.Connection, owner_key: int, entity_key: int) -> Standing:
+def standing(connection: apsw.Connection, owner_key: int, entity_keys: Collection[int]) -> dict[int, Standing]:
     # Of an entity that very many documents assert, each question reads one row.
-    asserted, linkable = sql.row(
-        connection,
-        "SELECT EXISTS (SELECT 1 FROM assertions WHERE entity_key = ?1 AND owner_key = ?2 AND source <> 'keyword'),"
-        " EXISTS (SELECT 1 FROM assertions WHERE entity_key = ?1 AND owner_key = ?2 AND linkable)",
-        (entity_key, owner_key),
+    statement = (
+        "SELECT value,"
+        " EXISTS (SELECT 1 FROM assertions WHERE entity_key = value AND owner_key = ?2 AND source <> 'keyword'),"
+        " EXISTS (SELECT 1 FROM assertions WHERE entity_key = value AND owner_key = ?2 AND linkable)"
+        " FROM json_each(?1)"
     )
-    return Standing(bool(asserted), bool(linkable))
+    return {
+        entity_key: Standing(bool(asserted), bool(linkable))
+        for entity_key, asserted, linkable in sql.rows(connection, statement, (sql.array(entity_keys), owner_key))
+    }
 
 
-def follow(connection: apsw.Connection, owner_key: int, entity_key: int, before: Standing, after: Standing) -> None:
-    """After an assertion came or went: keep `names` right, and note it if documents may be linked otherwise now."""
-    if after == before:
+def follow(
+    connection: apsw.Connection, owner_key: int, before: Mapping[int, Standing], after: Mapping[int, Standing]
+) -> None:
+    """After assertions came or went: keep `names` right, and note it where documents may be linked otherwise now.
+
+    `before` and `after`: by the keys of the same entities.
+    """
+    changed = [key for key in after if after[key] != before[key]]
+    if not changed:
         return
-    name_key, is_known = sql.row(
+    names: dict[int, str] = {}
+    known: set[str] = set()
+    for entity_key, name_key, is_known in sql.rows(
         connection,
-        "SELECT name_key, EXISTS (SELECT 1 FROM names WHERE owner_key = ?1 AND names.name_key = entities.name_key)"
-        " FROM entities WHERE entity_key = ?2",
-        (owner_key, entity_key),
+        "SELECT entity_key, name_key,"
+        " EXISTS (SELECT 1 FROM names WHERE owner_key = ?2 AND names.name_key = entities.name_key)"
+        " FROM json_each(?1) CROSS JOIN entities ON entity_key = value WHERE name_key <> ''",
+        (sql.array(changed), owner_key),
+    ):
+        names[entity_key] = name_key
+        if is_known:
+            known.add(name_key)
+    for entity_key, name_key in names.items():
+        if after[entity_key] < before[entity_key]:
+            _went(connection, owner_key, entity_key, name_key)
+    came = [key for key in names if after[key] > before[key]]
+    new = {names[key] for key in came if after[key].linkable} - known
+    connection.executemany(
+        "INSERT INTO names VALUES (?, ?, ?)", [(owner_key, name_key, head(name_key)) for name_key in new]
     )
-    if not name_key:
-        return
-    if after.linkable and not is_known:
-        is_known = True
-        connection.execute("INSERT INTO names VALUES (?, ?, ?)", (owner_key, name_key, head(name_key)))
-    elif before.linkable and not after.linkable and not _is_linkable_name(connection, owner_key, name_key):
+    # A spelling that is not linkable may bear a name that another entity's spelling has made linkable.
+    in_texts = known | new
+    back_links.note_coming(connection, owner_key, {names[key]: names[key] in in_texts for key in came})
+
+
+def _went(connection: apsw.Connection, owner_key: int, entity_key: int, name_key: str) -> None:
+    if not _is_linkable_name(connection, owner_key, name_key):
         connection.execute("DELETE FROM names WHERE owner_key = ? AND name_key = ?", (owner_key, name_key))
-    if after > before:
-        # A spelling that is not linkable may bear a name that another entity's spelling has made linkable.
-        back_links.note_coming(connection, owner_key, name_key, in_texts=bool(is_known))
-    else:
-        back_links.note_going(connection, owner_key, entity_key)
-        if not _is_borne(connection, owner_key, name_key):
-            back_links.forget(connection, owner_key, name_key)
+    back_links.note_going(connection, owner_key, entity_key)
+    if not _is_borne(connection, owner_key, name_key):
+        back_links.forget(connection, owner_key, name_key)
 
 
 def _is_borne(connection: apsw.Connection, owner_key: int, name_key: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -156,9 +156,11 @@ class Unembedded:
     patient: bool
 
 
-def embed_later(connection: apsw.Connection, purpose: EdgePurpose, subject_key: int, text: str) -> None:
-    connection.execute(
-        "INSERT INTO unembedded (purpose, subject_key, text) VALUES (?, ?, ?)", (purpose, subject_key, text)
+def embed_later(connection: apsw.Connection, purpose: EdgePurpose, texts: Mapping[int, str]) -> None:
+    """`texts`: by subject."""
+    connection.executemany(
+        "INSERT INTO unembedded (purpose, subject_key, text) VALUES (?, ?, ?)",
+        [(purpose, subject_key, text) for subject_key, text in texts.items()],
     )
 
 
