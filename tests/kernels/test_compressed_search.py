@@ -179,7 +179,9 @@ def test_the_cheapest_plan_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan(half, 1e-6, 1e-8, 1e-7) == "gather"
 
 
-@pytest.mark.parametrize(("width", "rows", "state"), [(31, 120_000, "exact"), (384, 8_192, "exact"), (384, 8_193, "coded")])
+@pytest.mark.parametrize(
+    ("width", "rows", "state"), [(31, 120_000, "exact"), (384, 8_192, "exact"), (384, 8_193, "coded")]
+)
 def test_only_a_large_table_of_wide_vectors_is_coded_by_itself(width: int, rows: int, state: str) -> None:
     table = create_engine("cpu").table(width)
     assert isinstance(table, CpuTable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -132,10 +132,10 @@ def test_a_write_that_fails_for_one_document_is_made_for_the_others(
     [broken] = [key for key, id in node.rows("SELECT document_key, document_id FROM documents") if id == "t3"]
     link = links.link
 
-    def failing(connection: Any, key: int, *more: Any) -> None:
-        if key == broken:
+    def failing(connection: Any, found: Mapping[int, links.Found], *more: Any) -> None:
+        if broken in found:
             raise RuntimeError("no")
-        link(connection, key, *more)
+        link(connection, found, *more)
 
     monkeypatch.setattr(links, "link", failing)
     node.file("ann", document("-", id="name", entities=["Ada Quill"]))

@@ -86,7 +86,8 @@ class Opened:
             with self.store.read() as connection:
                 new, round_ = links.waiting(connection, 1_000), back_links.next_round(connection, in_texts=True)
                 keys = {*new, *(() if round_ is None else round_.document_keys)}
-                found = {key: links.names_in(connection, key, by_text=True) for key in keys}
+                searched = ((key, links.names_in(connection, key, by_text=True)) for key in keys)
+                found = {key: names for key, names in searched if names is not None}
                 ids = [
                     connection.execute("SELECT document_id FROM documents WHERE document_key = ?", (key,)).get
                     for key in keys
@@ -100,11 +101,9 @@ class Opened:
                 changes: Changes,
                 new: list[int] = new,
                 round_: back_links.Round | None = round_,
-                found: dict[int, links.Found | None] = found,
+                found: dict[int, links.Found] = found,
             ) -> None:
-                for key, names in found.items():
-                    if names is not None:
-                        links.link(connection, key, names, changes)
+                links.link(connection, found, changes)
                 links.unmark(connection, new)
                 if round_ is not None:
                     back_links.done(connection, round_.progress)

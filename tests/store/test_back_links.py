@@ -159,7 +159,7 @@ def test_a_name_that_went_while_a_text_was_searched_leaves_the_shorter_one(store
     assert found is not None
     assert found.names == {"ada quill and orrin"}
     store.remove("ann", "y")
-    store.write(lambda connection, changes: links.link(connection, key, found, changes))
+    store.write(lambda connection, changes: links.link(connection, {key: found}, changes))
     assert ("t0", "ada quill") in mentions(store)
 
 
@@ -170,7 +170,7 @@ def test_a_document_replaced_while_its_text_was_searched_is_left_alone(store: Op
         found = links.names_in(connection, key, by_text=True)
     assert found is not None
     other = found._replace(content_key=found.content_key + 1)
-    store.write(lambda connection, changes: links.link(connection, key, other, changes))
+    store.write(lambda connection, changes: links.link(connection, {key: other}, changes))
     assert mentions(store) == set()
 
 

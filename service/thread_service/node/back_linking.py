@@ -158,8 +158,7 @@ class BackLinking:
     def _write(self, found: Mapping[int, links.Found], newest: int) -> None:
         def work(connection: apsw.Connection, changes: Changes) -> float:
             started = time.thread_time()
-            for key, names in found.items():
-                links.link(connection, key, names, changes)
+            links.link(connection, found, changes)
             return time.thread_time() - started
 
         try:

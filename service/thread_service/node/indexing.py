@@ -233,12 +233,11 @@ class Indexer:
     def _link(self, keys: Sequence[int]) -> None:
         with self._store.read() as connection:
             newest = back_links.newest(connection)
-            found = {key: links.names_in(connection, key, by_text=self._mention_linking) for key in keys}
+            searched = ((key, links.names_in(connection, key, by_text=self._mention_linking)) for key in keys)
+            found = {key: names for key, names in searched if names is not None}
 
         def work(connection: apsw.Connection, changes: Changes) -> None:
-            for key, names in found.items():
-                if names is not None:
-                    links.link(connection, key, names, changes)
+            links.link(connection, found, changes)
             links.unmark(connection, keys)
 
         self._store.write(work).result()

@@ -11,7 +11,8 @@ of its own (`link`). A name that comes in between is noted in `changed_names`, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import apsw
@@ -75,78 +76,125 @@ def names_in(
     return Found(content_key, state, frozenset(found))
 
 
-def link(connection: apsw.Connection, document_key: int, found: Found, changes: Changes) -> None:
-    """Bring the links of one document up to date, inside the caller's transaction.
+def link(connection: apsw.Connection, found: Mapping[int, Found], changes: Changes) -> None:
+    """Bring the links of documents up to date, inside the caller's transaction. `found`: by document.
 
-    Nothing happens when its content is another by now, or in another state: it is linked when that is indexed.
+    Nothing happens to one whose content is another by now, or in another state: it is linked when that is indexed.
     """
-    row = sql.row(
+    of_owners: dict[int, list[_Document]] = {}
+    for key, owner_key, content_key, name, name_key, state in sql.rows(
         connection,
-        "SELECT owner_key, content_key, name, name_key, state FROM documents JOIN contents USING (content_key)"
-        " WHERE document_key = ?",
-        (document_key,),
-    )
-    if row is None or (row[1], row[4]) != (found.content_key, found.state):
-        return
-    owner_key, _, name, name_key, state = row
-    names = found.names
-    if not _are_known(connection, owner_key, names):
-        # One went meanwhile, and perhaps hid a shorter one.
-        again = names_in(connection, document_key, by_text=True)
-        names = frozenset() if again is None else again.names
-    if state != "ready":
-        name_key = ""
-    bearers = _bearers(connection, owner_key, [name_key]) if name_key else {}
-    others = {key for key, kind in bearers.get(name_key, ()) if kind != DOCUMENT}
-    _settle_own_name(connection, document_key, owner_key, name if name_key and not others else None, changes)
-    named = _bearers(connection, owner_key, names)
-    linked = {key for entities in named.values() for key, _ in entities} | others
-    stored = _mentioned(connection, document_key)
-    connection.executemany("INSERT INTO mentions VALUES (?, ?)", [(document_key, key) for key in linked - stored])
-    _unmention(connection, document_key, stored - linked, changes)
-    if linked != stored:
-        changes.mentions |= linked ^ stored
-        changes.linked_documents.add(document_key)
+        "SELECT document_key, owner_key, content_key, name, name_key, state FROM json_each(?)"
+        " CROSS JOIN documents ON document_key = value CROSS JOIN contents USING (content_key)",
+        (sql.array(found),),
+    ):
+        if (content_key, state) == (found[key].content_key, found[key].state):
+            called = name_key if state == "ready" else ""
+            of_owners.setdefault(owner_key, []).append(_Document(key, name, called, found[key].names))
+    for owner_key, documents in of_owners.items():
+        _link_for(connection, owner_key, documents, changes)
 
 
 def unlink(connection: apsw.Connection, document_key: int, changes: Changes) -> None:
     """Take a document's links and its own name's entity away, as before a removal or a change of content. Inside the
     caller's transaction."""
     owner_key = sql.value(connection, "SELECT owner_key FROM documents WHERE document_key = ?", (document_key,))
-    _settle_own_name(connection, document_key, owner_key, None, changes)
-    stored = _mentioned(connection, document_key)
-    _unmention(connection, document_key, stored, changes)
+    own = _own_names(connection, [document_key])
+    _settle_own_name(connection, document_key, owner_key, None, own.get(document_key, ()), changes)
+    stored = _mentioned(connection, [document_key])[document_key]
+    _unmention(connection, [(document_key, key) for key in stored])
     changes.mentions |= stored
     changes.linked_documents.add(document_key)
     unmark(connection, [document_key])
 
 
-def _unmention(connection: apsw.Connection, document_key: int, entity_keys: set[int], changes: Changes) -> None:
-    connection.executemany(
-        "DELETE FROM mentions WHERE document_key = ? AND entity_key = ?", [(document_key, key) for key in entity_keys]
-    )
-    for key in entity_keys:
-        graph.drop_unasserted(connection, key)
+class _Document(NamedTuple):
+    """`called`: the key of its name, '' when it has none or cannot be searched."""
+
+    key: int
+    name: str | None
+    called: str
+    names: frozenset[str]
+
+
+class _OwnName(NamedTuple):
+    """An entity that a document asserts by its own name."""
+
+    entity_key: int
+    entity_id: str
+    spelling: str
+
+
+def _link_for(connection: apsw.Connection, owner_key: int, documents: Sequence[_Document], changes: Changes) -> None:
+    known = _known(connection, owner_key, {name for document in documents for name in document.names})
+    names: dict[int, frozenset[str]] = {}
+    for document in documents:
+        if document.names <= known:
+            names[document.key] = document.names
+        else:  # one went meanwhile, and perhaps hid a shorter one
+            again = names_in(connection, document.key, by_text=True)
+            names[document.key] = frozenset() if again is None else again.names
+
+    bearers = _bearers(connection, owner_key, {document.called for document in documents if document.called})
+    own = _own_names(connection, names)
+    others: dict[int, set[int]] = {}
+    for document in documents:
+        others[document.key] = {key for key, kind in bearers.get(document.called, ()) if kind != DOCUMENT}
+        name = document.name if document.called and not others[document.key] else None
+        _settle_own_name(connection, document.key, owner_key, name, own.get(document.key, ()), changes)
+
+    bearers = _bearers(connection, owner_key, {name for theirs in names.values() for name in theirs})
+    came: list[tuple[int, int]] = []
+    went: list[tuple[int, int]] = []
+    for document_key, stored in _mentioned(connection, names).items():
+        linked = {key for name in names[document_key] for key, _ in bearers.get(name, ())} | others[document_key]
+        came += [(document_key, key) for key in linked - stored]
+        went += [(document_key, key) for key in stored - linked]
+    connection.executemany("INSERT INTO mentions VALUES (?, ?)", came)
+    _unmention(connection, went)
+    for document_key, entity_key in chain(came, went):
+        changes.mentions.add(entity_key)
+        changes.linked_documents.add(document_key)
+
+
+def _unmention(connection: apsw.Connection, pairs: Sequence[tuple[int, int]]) -> None:
+    """`pairs`: document and entity."""
+    connection.executemany("DELETE FROM mentions WHERE document_key = ? AND entity_key = ?", pairs)
+    for entity_key in {entity_key for _, entity_key in pairs}:
+        graph.drop_unasserted(connection, entity_key)
 
 
 def _settle_own_name(
-    connection: apsw.Connection, document_key: int, owner_key: int, name: str | None, changes: Changes
+    connection: apsw.Connection,
+    document_key: int,
+    owner_key: int,
+    name: str | None,
+    asserted: Iterable[_OwnName],
+    changes: Changes,
 ) -> None:
-    """Assert the document's name as an entity of kind `document`, or, with None, stop asserting it."""
+    """Assert the document's name as an entity of kind `document`, or, with None, stop asserting it. `asserted`: what it
+    asserts so far."""
     wanted = None if name is None else graph.Entity(name.strip(), DOCUMENT, "name")
     wanted_id = None if wanted is None else entity_id(wanted.kind, wanted.name)
-    for entity_key, asserted_id, spelling in sql.rows(
-        connection,
-        "SELECT entity_key, entity_id, spelling FROM assertions JOIN entities USING (entity_key)"
-        " WHERE document_key = ? AND source = 'name'",
-        (document_key,),
-    ):
-        if wanted is not None and asserted_id == wanted_id and spelling == wanted.name:
+    for own in asserted:
+        if wanted is not None and own.entity_id == wanted_id and own.spelling == wanted.name:
             return
-        graph.retract_entity(connection, document_key, owner_key, entity_key, "name", changes)
+        graph.retract_entity(connection, document_key, owner_key, own.entity_key, "name", changes)
     if wanted is not None:
         (entity_key,) = graph.ensure_entities(connection, [wanted])
         graph.assert_entities(connection, document_key, owner_key, {(entity_key, "name"): wanted}, changes)
+
+
+def _own_names(connection: apsw.Connection, document_keys: Iterable[int]) -> dict[int, list[_OwnName]]:
+    own: dict[int, list[_OwnName]] = {}
+    for document_key, *asserted in sql.rows(
+        connection,
+        "SELECT document_key, entity_key, entity_id, spelling FROM json_each(?)"
+        " CROSS JOIN assertions ON document_key = value CROSS JOIN entities USING (entity_key) WHERE source = 'name'",
+        (sql.array(document_keys),),
+    ):
+        own.setdefault(document_key, []).append(_OwnName(*asserted))
+    return own
 
 
 def _names_in(connection: apsw.Connection, owner_key: int, text: str) -> set[str]:
@@ -196,13 +244,10 @@ def _longest_at(connection: apsw.Connection, owner_key: int, words: Sequence[str
     return set()
 
 
-def _are_known(connection: apsw.Connection, owner_key: int, name_keys: frozenset[str]) -> bool:
-    count = sql.value(
-        connection,
-        "SELECT count(*) FROM json_each(?2) CROSS JOIN names ON owner_key = ?1 AND name_key = value",
-        (owner_key, sql.array(name_keys)),
-    )
-    return bool(count == len(name_keys))
+def _known(connection: apsw.Connection, owner_key: int, name_keys: Iterable[str]) -> set[str]:
+    """Those of the names that the owner has."""
+    statement = "SELECT name_key FROM json_each(?2) CROSS JOIN names ON owner_key = ?1 AND name_key = value"
+    return {*sql.column(connection, statement, (owner_key, sql.array(name_keys)))}
 
 
 def _bearers(connection: apsw.Connection, owner_key: int, name_keys: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
@@ -219,5 +264,13 @@ def _bearers(connection: apsw.Connection, owner_key: int, name_keys: Iterable[st
     return bearers
 
 
-def _mentioned(connection: apsw.Connection, document_key: int) -> set[int]:
-    return {*sql.column(connection, "SELECT entity_key FROM mentions WHERE document_key = ?", (document_key,))}
+def _mentioned(connection: apsw.Connection, document_keys: Iterable[int]) -> dict[int, set[int]]:
+    """Of each document, the entities."""
+    mentioned: dict[int, set[int]] = {key: set() for key in document_keys}
+    for document_key, entity_key in sql.rows(
+        connection,
+        "SELECT document_key, entity_key FROM json_each(?) CROSS JOIN mentions ON document_key = value",
+        (sql.array(mentioned),),
+    ):
+        mentioned[document_key].add(entity_key)
+    return mentioned
