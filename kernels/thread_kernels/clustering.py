@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from thread_kernels.coding import ITERATIONS
 from thread_kernels.interface import Float32
 
 WORKING_BYTES = 256 << 20
@@ -25,7 +26,13 @@ _log = logging.getLogger(__name__)
 
 
 def train_centroids(
-    vectors: torch.Tensor, subspaces: int, centroids: int, *, seed: int, iterations: int = 25, turn: Turn = nullcontext
+    vectors: torch.Tensor,
+    subspaces: int,
+    centroids: int,
+    *,
+    seed: int,
+    iterations: int = ITERATIONS,
+    turn: Turn = nullcontext,
 ) -> torch.Tensor:
     """float32[subspaces, centroids, components] for float32[n, subspaces × components], on the same device.
 

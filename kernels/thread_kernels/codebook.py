@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from thread_kernels.coding import centroid_bits
+from thread_kernels.coding import ITERATIONS, centroid_bits
 from thread_kernels.interface import Float32
 from thread_kernels.loaded_faiss import faiss, use_threads
 
@@ -60,15 +60,16 @@ class Codebook:
         return np.pad(vectors, ((0, 0), (0, self.index.d - vectors.shape[1])))
 
 
-def plain(sample: Float32, *, rows: int, bits: int) -> Codebook:
+def plain(sample: Float32, *, rows: int, bits: int, iterations: int = ITERATIONS) -> Codebook:
     """A codebook of float32[n, width] that spreads its bits evenly over the components, for a table of `rows` rows."""
     width = sample.shape[1]
-    subspaces = _subspaces(width)
+    subspaces = subspace_count(width)
     dimensions = -(-width // subspaces) * subspaces
-    return _trained(None, sample, dimensions=dimensions, subspaces=subspaces, rows=rows, bits=bits)
+    index = _empty(dimensions, subspaces, rows, iterations)
+    return _trained(None, sample, index, rows=rows, bits=bits)
 
 
-def principal(sample: Float32, *, rows: int, bits: int) -> Codebook:
+def principal(sample: Float32, *, rows: int, bits: int, iterations: int = ITERATIONS) -> Codebook:
     """A codebook of float32[n, width] over the strongest principal components, two a sub-space.
 
     The strongest is paired with the weakest, so that every sub-space has one worth its bits: on clustered vectors of
@@ -76,7 +77,7 @@ def principal(sample: Float32, *, rows: int, bits: int) -> Codebook:
     `plain`. ValueError for vectors too narrow to have two components a sub-space.
     """
     width = sample.shape[1]
-    subspaces = _subspaces(width)
+    subspaces = subspace_count(width)
     if 2 * subspaces > width:
         raise ValueError(f"vectors of {width} components have no {2 * subspaces} principal ones")
     centred = sample - sample.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -85,10 +86,11 @@ def principal(sample: Float32, *, rows: int, bits: int) -> Codebook:
     strongest_first = np.arange(width - 1, width - 1 - 2 * subspaces, -1)
     paired = np.column_stack([strongest_first[:subspaces], strongest_first[: subspaces - 1 : -1]]).ravel()
     rotation = np.ascontiguousarray(components[:, paired])
-    return _trained(rotation, sample, dimensions=2 * subspaces, subspaces=subspaces, rows=rows, bits=bits)
+    index = _empty(2 * subspaces, subspaces, rows, iterations)
+    return _trained(rotation, sample, index, rows=rows, bits=bits)
 
 
-def _subspaces(width: int) -> int:
+def subspace_count(width: int) -> int:
     return max(1, min(_MOST_SUBSPACES, width // 4))
 
 
@@ -98,12 +100,16 @@ def list_count(rows: int) -> int:
     return lists if lists >= _LISTS_FROM else 1
 
 
-def _trained(
-    rotation: Float32 | None, sample: Float32, *, dimensions: int, subspaces: int, rows: int, bits: int
-) -> Codebook:
+def _empty(dimensions: int, subspaces: int, rows: int, iterations: int) -> faiss.Index:
+    """Not trained yet."""
     index = faiss.IndexIVFPQFastScan(faiss.IndexFlatL2(dimensions), dimensions, list_count(rows), subspaces, BITS)
     index.by_residual = False
     index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1  # FAISS prints what it thinks too few
+    index.pq.cp.niter = iterations
+    return index
+
+
+def _trained(rotation: Float32 | None, sample: Float32, index: faiss.Index, *, rows: int, bits: int) -> Codebook:
     codebook = Codebook(rotation, index, sample.shape[1])
     vectors = codebook.rotate(sample)
     used = centroid_bits(rows, min(bits, BITS))
@@ -125,7 +131,9 @@ def _train_few(index: faiss.Index, vectors: Float32, centroids: int) -> None:
     points = np.empty((index.pq.M, 1 << BITS, dimensions), dtype=np.float32)
     for subspace in range(index.pq.M):
         part = np.ascontiguousarray(parts[:, subspace])
-        clusters = faiss.Kmeans(dimensions, centroids, min_points_per_centroid=1, seed=subspace)
+        clusters = faiss.Kmeans(
+            dimensions, centroids, min_points_per_centroid=1, niter=index.pq.cp.niter, seed=subspace
+        )
         clusters.train(part)
         points[subspace, :centroids] = clusters.centroids
         points[subspace, centroids:] = clusters.centroids[0]

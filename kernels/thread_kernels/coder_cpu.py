@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 from thread_kernels import codebook
-from thread_kernels.codebook import Codebook, plain, principal
+from thread_kernels.codebook import Codebook, plain, principal, subspace_count
 from thread_kernels.codes import Codes
-from thread_kernels.coding import ROWS_A_CENTROID, AnyCodebook
+from thread_kernels.coding import ROWS_A_CENTROID, AnyCodebook, Maker
 from thread_kernels.costs import fastest
 from thread_kernels.interface import Float32
 
@@ -25,11 +25,8 @@ class CpuCoder:
     def list_count(self, live: int) -> int:
         return codebook.list_count(live)
 
-    def codebooks(self, sample: Float32, *, rows: int, bits: int) -> Iterator[AnyCodebook]:
-        first = plain(sample, rows=rows, bits=bits)
-        yield first
-        if min(sample.shape) >= 2 * first.index.pq.M:
-            yield principal(sample, rows=rows, bits=bits)
+    def makers(self, sample: Float32) -> Sequence[Maker]:
+        return [plain, principal] if min(sample.shape) >= 2 * subspace_count(sample.shape[1]) else [plain]
 
     def empty(self, codebook: AnyCodebook, *, is_trial: bool) -> Codes:
         assert isinstance(codebook, Codebook)

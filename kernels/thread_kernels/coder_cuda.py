@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from thread_kernels.coding import AnyCodebook, rows_to_train
+from thread_kernels.coding import AnyCodebook, Maker, rows_to_train
 from thread_kernels.device import Residence
 from thread_kernels.device_codebook import BITS, DeviceCodebook, plain, principal, subspace_count
 from thread_kernels.device_codes import DeviceCodes
@@ -29,10 +30,9 @@ class CudaCoder:
     def list_count(self, live: int) -> int:
         return 1
 
-    def codebooks(self, sample: Float32, *, rows: int, bits: int) -> Iterator[AnyCodebook]:
-        yield plain(self._residence, sample, rows=rows, bits=bits)
-        if min(sample.shape) >= 2 * subspace_count(sample.shape[1]):
-            yield principal(self._residence, sample, rows=rows, bits=bits)
+    def makers(self, sample: Float32) -> Sequence[Maker]:
+        both = [partial(plain, self._residence), partial(principal, self._residence)]
+        return both if min(sample.shape) >= 2 * subspace_count(sample.shape[1]) else both[:1]
 
     def empty(self, codebook: AnyCodebook, *, is_trial: bool) -> DeviceCodes:
         assert isinstance(codebook, DeviceCodebook)

@@ -6,7 +6,7 @@ measures how far a search by them has to look. `coder_cpu` codes with FAISS in m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, Self
 
 import numpy as np
@@ -18,6 +18,9 @@ from thread_kernels.membership import Passing
 
 ROWS_A_CENTROID = 39
 """The specification's rule: the largest power of two of centroids that leaves each this many rows."""
+
+ITERATIONS, TRIAL_ITERATIONS = 25, 5
+"""Steps of k-means for a codebook, FAISS's own number, and for one that shows which kind suits a table."""
 
 
 def centroid_bits(rows: int, bits: int) -> int:
@@ -99,6 +102,11 @@ class AnyCodes(Protocol):
         """
 
 
+class Maker(Protocol):
+    def __call__(self, sample: Float32, *, rows: int, bits: int, iterations: int = ITERATIONS) -> AnyCodebook:
+        """A codebook for a table of `rows` rows, trained on float32[n, width] in so many steps of k-means."""
+
+
 class Coder(Protocol):
     """Makes codes of one kind, on one device."""
 
@@ -111,8 +119,8 @@ class Coder(Protocol):
     def list_count(self, live: int) -> int:
         """Inverted lists of a codebook for a table of `live` rows."""
 
-    def codebooks(self, sample: Float32, *, rows: int, bits: int) -> Iterator[AnyCodebook]:
-        """Codebooks trained on float32[n, width] that may suit a table of `rows` rows: the plainest first."""
+    def makers(self, sample: Float32) -> Sequence[Maker]:
+        """What makes the codebooks that may suit vectors such as float32[n, width], the plainest first."""
 
     def empty(self, codebook: AnyCodebook, *, is_trial: bool) -> AnyCodes:
         """No codes yet. `codebook` is one of this coder's, which is still being chosen in a trial."""

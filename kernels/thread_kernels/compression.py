@@ -16,7 +16,7 @@ from threading import Condition, Thread
 import numpy as np
 
 from thread_kernels.blocks import Blocks
-from thread_kernels.coding import AnyCodebook, AnyCodes, Coder
+from thread_kernels.coding import TRIAL_ITERATIONS, AnyCodebook, AnyCodes, Coder, Maker
 from thread_kernels.exact import Piece, closest, floors_of, nearest
 from thread_kernels.interface import Float32, Int64
 from thread_kernels.membership import Membership, Passing
@@ -383,22 +383,26 @@ class _ClosedError(Exception):
 
 
 def _preferred(coder: Coder, sample: Float32, held_out: Float32, *, rows: int, bits: int) -> AnyCodebook:
-    """The codebook that finds the nearest rows of the sample with the least depth."""
+    """The codebook that finds the nearest rows of the sample with the least depth.
+
+    A trial is of the sample alone, which needs no lists, and of fewer steps: it is to show a kind, not to be used.
+    """
+    makers = coder.makers(sample)
+    if len(makers) == 1:
+        return makers[0](sample, rows=rows, bits=bits)
     squares = np.einsum("ij,ij->i", sample, sample)
     whole = Piece(np.arange(len(sample)), sample, squares, floors_of(squares, sample.shape[1]))
     everything = Passing(len(sample), len(sample), None)
     strangers, counts = np.full(len(held_out), -1), CALIBRATED_COUNTS[:1]
-    codebooks = list(coder.codebooks(sample, rows=rows, bits=bits))
-    if len(codebooks) == 1:
-        return codebooks[0]
     truth = _truth(held_out, strangers, counts[-1], [whole], sample.__getitem__)
 
-    def depth(codebook: AnyCodebook) -> float:
+    def depth(make: Maker) -> float:
+        codebook = make(sample, rows=len(sample), bits=bits, iterations=TRIAL_ITERATIONS)
         codes = coder.empty(codebook, is_trial=True).merged([whole], len(sample))
         look = calibrate(codes, held_out, strangers, truth, everything, counts).of(counts[0], len(sample))
         return np.inf if look is None else look.depth
 
-    return min(codebooks, key=depth)
+    return min(makers, key=depth)(sample, rows=rows, bits=bits)
 
 
 def _truth(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from thread_kernels.clustering import train_centroids
-from thread_kernels.coding import centroid_bits
+from thread_kernels.coding import ITERATIONS, centroid_bits
 from thread_kernels.device import Residence
 from thread_kernels.device_rows import CodeLayout
 from thread_kernels.interface import Float32
@@ -122,13 +122,17 @@ class DeviceCodebook:
         return self.residence.device.tables(self.rotated(queries), self.prepared)
 
 
-def plain(residence: Residence, sample: Float32, *, rows: int, bits: int) -> DeviceCodebook:
+def plain(
+    residence: Residence, sample: Float32, *, rows: int, bits: int, iterations: int = ITERATIONS
+) -> DeviceCodebook:
     """A codebook of float32[n, width] that spreads its bits evenly over the components, for a table of `rows` rows."""
     subspaces = subspace_count(sample.shape[1])
-    return _trained(residence, sample, None, subspaces, -(-sample.shape[1] // subspaces), rows, bits)
+    return _trained(residence, sample, None, subspaces, -(-sample.shape[1] // subspaces), rows, bits, iterations)
 
 
-def principal(residence: Residence, sample: Float32, *, rows: int, bits: int) -> DeviceCodebook:
+def principal(
+    residence: Residence, sample: Float32, *, rows: int, bits: int, iterations: int = ITERATIONS
+) -> DeviceCodebook:
     """A codebook of float32[n, width] over the strongest principal components, 4 a sub-space.
 
     They are dealt out forth and back, so that every sub-space has its part of the strong ones.
@@ -143,7 +147,7 @@ def principal(residence: Residence, sample: Float32, *, rows: int, bits: int) ->
     dealt = strongest_first.reshape(components, subspaces)
     dealt[1::2] = dealt[1::2, ::-1]
     rotation = np.ascontiguousarray(vectors[:, dealt.T.ravel()], dtype=np.float32)
-    return _trained(residence, sample, rotation, subspaces, components, rows, bits)
+    return _trained(residence, sample, rotation, subspaces, components, rows, bits, iterations)
 
 
 def rows_uploaded(width: int) -> int:
@@ -163,6 +167,7 @@ def _trained(
     components: int,
     rows: int,
     bits: int,
+    iterations: int,
 ) -> DeviceCodebook:
     largest = np.frexp(np.abs(sample).max(initial=0.0))[1]
     exponent = int(np.clip(largest, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
@@ -177,7 +182,7 @@ def _trained(
         part = slice(start, start + step)
         with turn() as device:
             vectors[part] = _rotated(device.tensor(device.upload(sample[part])), exponent, turned, vectors.shape[1])
-    centroids = train_centroids(vectors, subspaces, count, seed=_SEED, turn=turn)
+    centroids = train_centroids(vectors, subspaces, count, seed=_SEED, iterations=iterations, turn=turn)
     with turn() as device:
         centroids = _told_apart(centroids, vectors)
         del vectors

@@ -40,14 +40,35 @@ def held_training(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Event, Even
     started, finish = Event(), Event()
     original = coder_cpu.plain
 
-    def held(sample: np.ndarray, *, rows: int, bits: int) -> Codebook:
+    def held(sample: np.ndarray, **given: int) -> Codebook:
         started.set()
         assert finish.wait(PATIENCE_S)
-        return original(sample, rows=rows, bits=bits)
+        return original(sample, **given)
 
     monkeypatch.setattr(coder_cpu, "plain", held)
     yield started, finish
     finish.set()
+
+
+@pytest.mark.parametrize(("strong", "kind"), [(WIDTH // 4, "principal"), (WIDTH, "plain")])
+def test_the_kind_of_codebook_that_wins_a_short_trial_is_trained_in_full(
+    strong: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(5)
+    directions, _ = np.linalg.qr(random.standard_normal((WIDTH, WIDTH)))
+    vectors = (random.standard_normal((2_000, strong)) @ directions[:strong]).astype(np.float32)
+    made: list[tuple[str, int]] = []
+    for name in ("plain", "principal"):
+        original = getattr(coder_cpu, name)
+
+        def noting(sample: np.ndarray, *, name: str = name, original: Any = original, **given: int) -> Codebook:
+            codebook: Codebook = original(sample, **given)
+            made.append((name, codebook.index.pq.cp.niter))
+            return codebook
+
+        monkeypatch.setattr(coder_cpu, name, noting)
+    coded(vectors)
+    assert made == [("plain", 5), ("principal", 5), (kind, 25)]
 
 
 def test_searches_and_changes_go_on_exactly_while_the_codebook_is_trained(held_training: tuple[Event, Event]) -> None:
