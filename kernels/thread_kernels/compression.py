@@ -385,7 +385,7 @@ class _ClosedError(Exception):
 def _preferred(coder: Coder, sample: Float32, held_out: Float32, *, rows: int, bits: int) -> AnyCodebook:
     """The codebook that finds the nearest rows of the sample with the least depth.
 
-    A trial is of the sample alone, which needs no lists, and of fewer steps: it is to show a kind, not to be used.
+    A trial is for the sample alone, which needs few lists or none, and of fewer steps: it shows a kind.
     """
     makers = coder.makers(sample)
     if len(makers) == 1:
@@ -408,7 +408,7 @@ def _preferred(coder: Coder, sample: Float32, held_out: Float32, *, rows: int, b
 def _truth(
     queries: Float32, rows: Int64, count: int, pieces: Iterable[Piece], take: Callable[[Int64], Float32]
 ) -> list[Int64]:
-    """The `count` rows nearest to each query, which is a row itself and not one of them."""
+    """The `count` rows nearest to each query, but for itself: it is the one in `rows`, −1 for none of them."""
     squared_norms = np.einsum("ij,ij->i", queries, queries, dtype=np.float64)
     hits = nearest(queries, squared_norms, count + 1, pieces, take)
     return [each.rows[each.rows != own][:count] for each, own in zip(hits, rows, strict=True)]

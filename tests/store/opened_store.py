@@ -69,6 +69,20 @@ class Opened:
 
         return self.write(work)
 
+    def rename(self, owner: str, id: str, name: str | None) -> None:
+        """Deposit it again, with the same texts and another name of its own."""
+
+        def work(connection: apsw.Connection, changes: Changes) -> None:
+            owner_key = registry.owner_key(connection, owner)
+            assert owner_key is not None
+            found = documents.find(connection, owner_key, id)
+            assert found is not None
+            said = documents.Said(found.content_key, name, b"", None, 2)
+            documents.replace(connection, found, said, changes)
+            links.mark(connection, found.document_key)
+
+        self.write(work)
+
     def remove(self, owner: str, id: str) -> None:
         def work(connection: apsw.Connection, changes: Changes) -> None:
             owner_key = registry.owner_key(connection, owner)

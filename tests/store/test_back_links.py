@@ -163,6 +163,39 @@ def test_a_name_that_went_while_a_text_was_searched_leaves_the_shorter_one(store
     assert ("t0", "ada quill") in mentions(store)
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_document_that_gives_up_its_name_leaves_the_shorter_one_to_those_linked_with_it(
+    store: Opened, is_new: bool
+) -> None:
+    text = ("ann", "text", "read Ada Quill Report today")
+    if not is_new:
+        store.file(*text)
+    store.file("ann", "report", "-", name="Ada Quill Report")
+    store.file("ann", "x", "-", said=said("Ada Quill"))
+    store.link()
+    store.rename("ann", "report", "Minutes of May")
+    if is_new:
+        store.file(*text)
+    else:
+        [key] = store.column("SELECT document_key FROM documents WHERE document_id = 'text'")
+        store.write(lambda connection, _: links.mark(connection, key))
+    store.link()
+    assert {name for id, name in mentions(store) if id == "text"} == {"ada quill"}
+
+
+def test_documents_that_swap_their_names_at_once_are_called_by_the_new_ones(store: Opened) -> None:
+    store.file("ann", "text", "Harbour Log and Tide Table")
+    store.file("ann", "one", "-", name="Harbour Log")
+    store.file("ann", "two", "-", name="Tide Table")
+    store.link()
+    store.rename("ann", "one", "Tide Table")
+    store.rename("ann", "two", "Harbour Log")
+    store.link()
+    asserted = "SELECT document_id, spelling FROM assertions JOIN documents USING (document_key) WHERE source = 'name'"
+    assert sorted(store.rows(asserted)) == [("one", "Tide Table"), ("two", "Harbour Log")]
+    assert {name for id, name in mentions(store) if id == "text"} == {"harbour log", "tide table"}
+
+
 def test_a_document_replaced_while_its_text_was_searched_is_left_alone(store: Opened) -> None:
     store.file("ann", "x", "-", said=said("Ada Quill"))
     [key] = store.column("SELECT document_key FROM documents WHERE document_id = 't0' AND owner_key = 1")

@@ -52,6 +52,14 @@ def test_an_edge_is_embedded_with_the_names_and_kinds_of_its_ends(store: Opened)
     ]
 
 
+def test_edges_of_one_document_share_a_predicate_however_each_spells_it(store: Opened) -> None:
+    entities = (Entity("Ada", "person", "given"), Entity("Orrin", "person", "given"), Entity("Quay", "place", "given"))
+    edges = (Edge(0, "Knows", 1, "extracted"), Edge(0, "knows", 2, "extracted"), Edge(0, "knows ", 2, "extracted"))
+    store.file("ann", "a", "text", said=graph.Contribution(entities, edges))
+    assert store.rows("SELECT predicate FROM predicates") == [("Knows",)]
+    assert store.rows("SELECT weight FROM relationship_assertions ORDER BY relationship_key") == [(1,), (2,)]
+
+
 def test_an_edge_to_what_is_only_a_keyword_makes_it_a_given_entity() -> None:
     said = graph.contribution([], [("Ada", "keeps", "Ledger")], ["ledger"])
     assert said.entities[1:] == (Entity("Ada", "concept", "given"), Entity("Ledger", "concept", "given"))

@@ -41,6 +41,8 @@ def predicate_text(predicate: str) -> str:
 def ensure(connection: apsw.Connection, said: Sequence[tuple[End, str, End]]) -> list[int]:
     """The keys of edges (subject, predicate, object). A new one is nobody's yet: assert it in the same transaction and
     `refresh` it."""
+    if not said:
+        return []
     relationship_ids = [
         ids.relationship_id(subject.entity_id, predicate, object_.entity_id) for subject, predicate, object_ in said
     ]
@@ -74,7 +76,9 @@ def ensure(connection: apsw.Connection, said: Sequence[tuple[End, str, End]]) ->
 
 def _ensure_predicates(connection: apsw.Connection, predicates: Collection[str]) -> dict[str, int]:
     """Predicate → key."""
-    by_id = {ids.predicate_id(predicate): predicate for predicate in predicates}
+    by_id: dict[str, str] = {}
+    for predicate in predicates:
+        by_id.setdefault(ids.predicate_id(predicate), predicate)
     statement = "SELECT predicate_id, predicate_key FROM json_each(?) CROSS JOIN predicates ON predicate_id = value"
     keys: dict[str, int] = dict(sql.rows(connection, statement, (sql.array(by_id),)))
     new = [predicate_id for predicate_id in by_id if predicate_id not in keys]
@@ -86,7 +90,7 @@ def _ensure_predicates(connection: apsw.Connection, predicates: Collection[str])
     )
     texts = {keys[predicate_id]: predicate_text(by_id[predicate_id]) for predicate_id in new}
     pending.embed_later(connection, "predicate", texts)
-    return {predicate: keys[predicate_id] for predicate_id, predicate in by_id.items()}
+    return {predicate: keys[ids.predicate_id(predicate)] for predicate in predicates}
 
 
 def add(connection: apsw.Connection, document_key: int, weights: Mapping[int, int], source: EdgeSource) -> None:

@@ -112,7 +112,7 @@ def contribute(connection: apsw.Connection, document_key: int, said: Contributio
         more = entity if known is None else replace(known, mentions=known.mentions + entity.mentions)
         asserted[key, entity.source] = more
     assert_entities(connection, document_key, owner_key, asserted, changes)
-    ends = [_end(key, entity) for key, entity in zip(keys, said.entities, strict=True)]
+    ends = {at: _end(keys[at], said.entities[at]) for edge in said.edges for at in (edge.subject, edge.object)}
     edge_keys = edges.ensure(
         connection, [(ends[edge.subject], edge.predicate, ends[edge.object]) for edge in said.edges]
     )
@@ -155,6 +155,8 @@ def _retract_entities(
 
 def ensure_entities(connection: apsw.Connection, entities: Sequence[Entity]) -> list[int]:
     """Their keys. A new entity is nobody's yet: assert it in the same transaction."""
+    if not entities:
+        return []
     entity_ids = [_entity_id(entity) for entity in entities]
     distinct: dict[str, Entity] = {}
     for entity_id, entity in zip(entity_ids, entities, strict=True):

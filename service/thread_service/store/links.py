@@ -126,6 +126,15 @@ class _OwnName(NamedTuple):
 
 
 def _link_for(connection: apsw.Connection, owner_key: int, documents: Sequence[_Document], changes: Changes) -> None:
+    bearers = _bearers(connection, owner_key, {document.called for document in documents if document.called})
+    own = _own_names(connection, [document.key for document in documents])
+    others: dict[int, set[int]] = {}
+    for document in documents:
+        others[document.key] = {key for key, kind in bearers.get(document.called, ()) if kind != DOCUMENT}
+        name = document.name if document.called and not others[document.key] else None
+        _settle_own_name(connection, document.key, owner_key, name, own.get(document.key, ()), changes)
+
+    # Only now, as with a document's own name one may have gone that another document holds.
     known = _known(connection, owner_key, {name for document in documents for name in document.names})
     names: dict[int, frozenset[str]] = {}
     for document in documents:
@@ -134,14 +143,6 @@ def _link_for(connection: apsw.Connection, owner_key: int, documents: Sequence[_
         else:  # one went meanwhile, and perhaps hid a shorter one
             again = names_in(connection, document.key, by_text=True)
             names[document.key] = frozenset() if again is None else again.names
-
-    bearers = _bearers(connection, owner_key, {document.called for document in documents if document.called})
-    own = _own_names(connection, names)
-    others: dict[int, set[int]] = {}
-    for document in documents:
-        others[document.key] = {key for key, kind in bearers.get(document.called, ()) if kind != DOCUMENT}
-        name = document.name if document.called and not others[document.key] else None
-        _settle_own_name(connection, document.key, owner_key, name, own.get(document.key, ()), changes)
 
     bearers = _bearers(connection, owner_key, {name for theirs in names.values() for name in theirs})
     came: list[tuple[int, int]] = []

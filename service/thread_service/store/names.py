@@ -47,7 +47,7 @@ def follow(
     changed = [key for key in after if after[key] != before[key]]
     if not changed:
         return
-    names: dict[int, str] = {}
+    named: dict[int, str] = {}
     known: set[str] = set()
     for entity_key, name_key, is_known in sql.rows(
         connection,
@@ -56,28 +56,26 @@ def follow(
         " FROM json_each(?1) CROSS JOIN entities ON entity_key = value WHERE name_key <> ''",
         (sql.array(changed), owner_key),
     ):
-        names[entity_key] = name_key
+        named[entity_key] = name_key
         if is_known:
             known.add(name_key)
-    for entity_key, name_key in names.items():
-        if after[entity_key] < before[entity_key]:
-            _went(connection, owner_key, entity_key, name_key)
-    came = [key for key in names if after[key] > before[key]]
-    new = {names[key] for key in came if after[key].linkable} - known
+    for entity_key, name_key in named.items():
+        was, now = before[entity_key], after[entity_key]
+        if was.linkable and not now.linkable and not _is_linkable_name(connection, owner_key, name_key):
+            known.discard(name_key)
+            connection.execute("DELETE FROM names WHERE owner_key = ? AND name_key = ?", (owner_key, name_key))
+        if now < was:
+            back_links.note_going(connection, owner_key, entity_key)
+            if not _is_borne(connection, owner_key, name_key):
+                back_links.forget(connection, owner_key, name_key)
+    came = [key for key in named if after[key] > before[key]]
+    new = {named[key] for key in came if after[key].linkable} - known
     connection.executemany(
         "INSERT INTO names VALUES (?, ?, ?)", [(owner_key, name_key, head(name_key)) for name_key in new]
     )
     # A spelling that is not linkable may bear a name that another entity's spelling has made linkable.
     in_texts = known | new
-    back_links.note_coming(connection, owner_key, {names[key]: names[key] in in_texts for key in came})
-
-
-def _went(connection: apsw.Connection, owner_key: int, entity_key: int, name_key: str) -> None:
-    if not _is_linkable_name(connection, owner_key, name_key):
-        connection.execute("DELETE FROM names WHERE owner_key = ? AND name_key = ?", (owner_key, name_key))
-    back_links.note_going(connection, owner_key, entity_key)
-    if not _is_borne(connection, owner_key, name_key):
-        back_links.forget(connection, owner_key, name_key)
+    back_links.note_coming(connection, owner_key, {named[key]: named[key] in in_texts for key in came})
 
 
 def _is_borne(connection: apsw.Connection, owner_key: int, name_key: str) -> bool:
