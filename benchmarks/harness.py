@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from thread_kernels import compression, create_engine
-from thread_kernels.interface import TableStats
+from thread_kernels.coded_table import codes_above
+from thread_kernels.interface import Table
 from thread_service.batching.embed import EmbeddingQueue
 from thread_service.models.choice import LOCAL_QUEUES
 from thread_service.models.embedder import Embedder, Role, Stamp, Status
@@ -231,7 +232,7 @@ def rest_soon() -> None:
 
 def wait_for_rest(store: Store) -> None:
     """Until what a node does by itself once nothing more is filed is done: codes of all rows, free space given back."""
-    while any(_is_unsettled(resident.table.stats()) for resident in store.resident.tables.values()):
+    while any(_is_unsettled(resident.table) for resident in store.resident.tables.values()):
         time.sleep(0.1)
     with store.read() as connection:
         free_pages = compaction.free_pages(connection)
@@ -239,9 +240,12 @@ def wait_for_rest(store: Store) -> None:
         compaction.give_back_free_pages(store)
 
 
-def _is_unsettled(stats: TableStats) -> bool:
-    outgrown = stats.rows - stats.dead_rows >= compression.SETTLING_GROWTH * stats.trained_rows > 0
-    return stats.state == "training" or (stats.state == "coded" and outgrown)
+def _is_unsettled(table: Table) -> bool:
+    stats = table.stats()
+    live, above = stats.rows - stats.dead_rows, codes_above(table.width, "auto")
+    wants_codes = stats.state == "coded" or (stats.state == "exact" and above is not None and live > above)
+    outgrown = live >= compression.SETTLING_GROWTH * stats.trained_rows
+    return stats.state == "training" or (wants_codes and outgrown)
 
 
 def write_results(

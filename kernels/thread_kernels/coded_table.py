@@ -35,9 +35,8 @@ from thread_kernels.interface import (
 from thread_kernels.membership import Membership, Passing
 from thread_kernels.reach import DEEPEST, Look
 
-_EXACT_BYTES = 12 << 20
-"""Of live vectors, up to which a table is scanned exactly, unless codes are asked for: out of a cache in 0.4 ms,
-while codes, two seconds of a processor to make, would take a quarter of that."""
+_CODES_ABOVE = 4_096
+"""Live rows up to which a table is scanned exactly, unless codes are asked for: their vectors fit into a cache."""
 _NARROWEST = 32
 """Vectors narrower than this are scanned exactly too: their codes would hardly be smaller than they are."""
 _CANDIDATES, _CANDIDATES_A_RESULT = 128, 4
@@ -241,4 +240,4 @@ def codes_above(width: int, compress: Compress) -> int | None:
     """Live rows up to which a table of `width` components has no codes; None for one that never has."""
     if compress == "always":
         return 0
-    return _EXACT_BYTES // (4 * width) if as_width(width) >= _NARROWEST else None
+    return _CODES_ABOVE if as_width(width) >= _NARROWEST else None

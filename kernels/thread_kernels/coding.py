@@ -111,7 +111,7 @@ class Coder(Protocol):
     """Makes codes of one kind, on one device."""
 
     trains_at_rest: bool
-    """Whether a table that has come to rest is worth training anew before it has grown much."""
+    """Whether a table that has come to rest is worth training before it has grown much, and one that has not is not."""
 
     def training_rows(self, live: int) -> int:
         """Rows of a sample to train on, for a table of `live` rows."""

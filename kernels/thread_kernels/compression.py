@@ -25,8 +25,10 @@ from thread_kernels.reach import CALIBRATED_COUNTS, Look, Reach, calibrate
 RETRAINING_GROWTH = 4
 """A table that keeps growing is trained again at so many times the rows."""
 SETTLING_GROWTH, SETTLING_SECONDS = 1.25, 30.0
-"""One that has come to rest, for so long without a new row, already at so many times: the farther a table has outgrown
-its codebook, the deeper each search has to look."""
+"""One that has come to rest, for so long with hardly a new row, already at so many times: the farther a table has
+outgrown its codebook, the deeper each search has to look. With the first codes it is the same: a table that is being
+filled would soon be trained anew, and to scan as little as it holds exactly takes a millisecond or two."""
+_RESTING_GROWTH = 1.01
 DEAD_FRACTION, _DEAD_ROWS = 5, 256
 """The dead are dropped once they are more than one in five, and not a mere handful."""
 _RECALIBRATING_GROWTH = 2
@@ -215,20 +217,17 @@ class Compression:
             self._condition.wait_for(lambda: self._closed or not self._is_resting, SETTLING_SECONDS)
             self._is_resting = False
             work = self._next()
-            if work is None and rows == self._members.row_count and self._is_unsettled():
+            if work is None and self._members.row_count <= _RESTING_GROWTH * rows and self._is_unsettled():
                 work = self._train
         return work
 
     def _is_unsettled(self) -> bool:
-        """Whether a table at rest would be trained again."""
-        current = self.current
-        return (
-            not self._closed
-            and current is not None
-            and self._coder.trains_at_rest
-            and self._members.live_count >= SETTLING_GROWTH * current.trained_rows
-            and self._members.live_count >= RETRAINING_GROWTH * self._untrained_rows
-        )
+        """Whether a table at rest would be trained."""
+        current, live, above = self.current, self._members.live_count, self._policy.above
+        if self._closed or above is None or not self._coder.trains_at_rest:
+            return False
+        wanted = above + 1 if current is None else SETTLING_GROWTH * current.trained_rows
+        return live >= max(wanted, RETRAINING_GROWTH * self._untrained_rows)
 
     def _next(self) -> Callable[[], None] | None:
         if self._closed:
@@ -238,7 +237,9 @@ class Compression:
         if dead >= _DEAD_ROWS and DEAD_FRACTION * dead > live + dead:
             return self._squeeze
         above = self._policy.above
-        is_wanted = above is not None and live > above and (current is None or self._has_outgrown(current, live))
+        is_wanted = (
+            above is not None and live > self._trained_above(above, current) and self._has_outgrown(current, live)
+        )
         if is_wanted and live >= RETRAINING_GROWTH * self._untrained_rows:
             return self._train
         if current is None or rows < self._postponed_rows:
@@ -249,7 +250,13 @@ class Compression:
             return lambda: self._catch_up(current)
         return None
 
-    def _has_outgrown(self, current: Compressed, live: int) -> bool:
+    def _trained_above(self, above: int, current: Compressed | None) -> int:
+        """Live rows up to which a table that is not at rest is not trained."""
+        return RETRAINING_GROWTH * above if current is None and self._coder.trains_at_rest else above
+
+    def _has_outgrown(self, current: Compressed | None, live: int) -> bool:
+        if current is None:
+            return True
         is_unlisted = current.codes.codebook.lists == 1 < self._coder.list_count(live)
         return is_unlisted or live >= RETRAINING_GROWTH * current.trained_rows
 

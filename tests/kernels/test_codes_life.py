@@ -73,7 +73,7 @@ def test_the_kind_of_codebook_that_wins_a_short_trial_is_trained_in_full(
 
 def test_searches_and_changes_go_on_exactly_while_the_codebook_is_trained(held_training: tuple[Event, Event]) -> None:
     started, finish = held_training
-    table = CpuTable(WIDTH, CompressPolicy(1_000, 8))
+    table = CpuTable(WIDTH, CompressPolicy(250, 8))
     table.append(VECTORS[:1_900])
     assert started.wait(PATIENCE_S)
     assert not table.compression.wait(timeout_s=0)
@@ -156,6 +156,30 @@ def test_a_growing_table_is_calibrated_at_2_times_and_trained_at_4_times_the_row
     assert_right(table, VECTORS, 0.97)
     assert table.stats().scanned == table.stats().gathered == 0
     table.close()
+
+
+def test_a_table_that_is_being_filled_is_first_trained_at_four_times_the_rows_of_one_at_rest(
+    monkeypatch: pytest.MonkeyPatch, held_training: tuple[Event, Event]
+) -> None:
+    started, finish = held_training
+    finish.set()
+    monkeypatch.setattr(compression, "SETTLING_SECONDS", 3_600)
+    filling = CpuTable(WIDTH, CompressPolicy(500, 8))
+    grow(filling, VECTORS[:2_000])
+    assert (filling.stats().state, started.is_set()) == ("exact", False)
+    assert_right(filling, VECTORS[:2_000], 1.0)
+    grow(filling, VECTORS[2_000:2_001])
+    assert (filling.stats().state, filling.stats().trained_rows) == ("coded", 2_001)
+    filling.close()
+
+    started.clear()
+    monkeypatch.setattr(compression, "SETTLING_SECONDS", 0.01)
+    resting = CpuTable(WIDTH, CompressPolicy(500, 8))
+    resting.append(VECTORS[:501])
+    assert started.wait(PATIENCE_S)
+    settle(resting)
+    assert (resting.stats().state, resting.stats().trained_rows) == ("coded", 501)
+    resting.close()
 
 
 def test_a_table_at_rest_is_trained_on_all_its_rows_once_it_has_outgrown_its_codes_by_a_quarter(
@@ -309,7 +333,7 @@ def test_closing_ends_the_training_and_the_table_can_still_be_read_and_written(
     held_training: tuple[Event, Event],
 ) -> None:
     started, finish = held_training
-    table = CpuTable(WIDTH, CompressPolicy(1_000, 8))
+    table = CpuTable(WIDTH, CompressPolicy(250, 8))
     table.append(VECTORS[:1_500])
     assert started.wait(PATIENCE_S)
     closer = Thread(target=table.close)

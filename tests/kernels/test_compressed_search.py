@@ -150,7 +150,7 @@ def test_each_query_has_its_own_k_and_filter_by_code_too(table: CpuTable) -> Non
 
 def test_the_cheapest_plan_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = VECTORS[:2_000]
-    table = coded(vectors, above=1_000)
+    table = coded(vectors, above=250)
     table.close()
     current = table.compression.current
     assert current is not None
@@ -180,7 +180,7 @@ def test_the_cheapest_plan_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "rows", "state"), [(31, 120_000, "exact"), (384, 8_192, "exact"), (384, 8_193, "coded")]
+    ("width", "rows", "state"), [(31, 17_000, "exact"), (32, 16_384, "exact"), (32, 16_385, "coded")]
 )
 def test_only_a_large_table_of_wide_vectors_is_coded_by_itself(width: int, rows: int, state: str) -> None:
     table = create_engine("cpu").table(width)
@@ -198,7 +198,7 @@ def test_only_a_large_table_of_wide_vectors_is_coded_by_itself(width: int, rows:
     ids=["noise", "all equal"],
 )
 def test_vectors_that_codes_cannot_tell_apart_are_still_found(vectors: np.ndarray) -> None:
-    table = coded(vectors, above=1_000)
+    table = coded(vectors, above=250)
     queries = np.random.default_rng(1).standard_normal((100, WIDTH), dtype=np.float32)
 
     found = table.search(queries, 10, [None] * 100)

@@ -24,7 +24,7 @@ def store() -> Store:
 
 
 def test_vectors_are_forgotten_once_they_have_codes(store: Store) -> None:
-    table = CpuTable(WIDTH, CompressPolicy(500, 8), store)
+    table = CpuTable(WIDTH, CompressPolicy(125, 8), store)
     grow(table, VECTORS[:500], store)
     assert table.stats().vector_bytes == 500 * WIDTH * 4
     grow(table, VECTORS[500:501], store)
@@ -89,7 +89,7 @@ def test_a_search_by_code_reads_only_the_rows_it_measures(store: Store) -> None:
 def test_an_exact_scan_of_a_store_is_reckoned_with_what_reading_it_costs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = coded(VECTORS, above=500, store=store)
+    table = coded(VECTORS, above=125, store=store)
     table.close()
     current = table.compression.current
     assert current is not None
