@@ -182,6 +182,33 @@ def test_a_table_that_is_being_filled_is_first_trained_at_four_times_the_rows_of
     resting.close()
 
 
+@pytest.mark.parametrize(("trickled", "waits"), [(5, 1), (6, 2)])
+def test_a_table_that_grew_by_no_more_than_a_hundredth_counts_as_at_rest(
+    trickled: int, waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compression, "SETTLING_SECONDS", 0.01)
+    table = CpuTable(WIDTH, CompressPolicy(500, 8))
+    condition = table.compression._condition
+    wait_for = condition.wait_for
+    waited: list[int] = []
+    others = threads()
+
+    def trickling(predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        waited.append(table.row_count)
+        if len(waited) == 1:
+            table.append(VECTORS[501 : 501 + trickled])
+        return wait_for(predicate, timeout)
+
+    monkeypatch.setattr(condition, "wait_for", trickling)
+    table.append(VECTORS[:501])
+    for thread in threads():
+        if thread not in others:
+            thread.join(PATIENCE_S)
+    assert (table.stats().state, table.stats().trained_rows) == ("coded", 501 + trickled)
+    assert waited == [501, 501 + trickled][:waits]
+    table.close()
+
+
 def test_a_table_at_rest_is_trained_on_all_its_rows_once_it_has_outgrown_its_codes_by_a_quarter(
     monkeypatch: pytest.MonkeyPatch, held_training: tuple[Event, Event]
 ) -> None:

@@ -24,6 +24,7 @@ class Standing(NamedTuple):
 
 
 def standing(connection: apsw.Connection, owner_key: int, entity_keys: Collection[int]) -> dict[int, Standing]:
+    """What the owner's assertions make of each of the entities, by key."""
     # Of an entity that very many documents assert, each question reads one row.
     statement = (
         "SELECT value,"
