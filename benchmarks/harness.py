@@ -232,12 +232,18 @@ def rest_soon() -> None:
 
 def wait_for_rest(store: Store) -> None:
     """Until what a node does by itself once nothing more is filed is done: codes of all rows, free space given back."""
-    while any(_is_unsettled(resident.table) for resident in store.resident.tables.values()):
-        time.sleep(0.1)
+    for resident in store.resident.tables.values():
+        wait_for_table(resident.table)
     with store.read() as connection:
         free_pages = compaction.free_pages(connection)
     if free_pages:  # as a node does by itself within a minute or so
         compaction.give_back_free_pages(store)
+
+
+def wait_for_table(table: Table) -> None:
+    """Until it has the codes of a table at rest."""
+    while _is_unsettled(table):
+        time.sleep(0.1)
 
 
 def _is_unsettled(table: Table) -> bool:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import NoModel, parse, wait_for_codes, write_results
+from harness import NoModel, parse, rest_soon, wait_for_rest, write_results
 from numpy.typing import NDArray
 
 from thread_kernels import create_engine
@@ -121,13 +121,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=200_000)
     arguments = parse(parser, rows=10_000)
+    rest_soon()
     with asyncio.Runner() as runner, opened() as shared:
         maker = Maker(arguments.rows)
         print(f"{maker.documents * PARTITIONS:,} rows of {WIDTH} components, {OWNERS:,} owners")
         filed: dict[int, list[DocumentIn]] = {}
         with opened() as single:
             filing = runner.run(file_in_turn(maker, shared, single, filed))
-        wait_for_codes(shared.store)
+        wait_for_rest(shared.store)
         searching = [runner.run(search_in_turn(maker, shared, owner, filed[owner])) for owner in sampled()]
     show(searching)
     path = write_results(

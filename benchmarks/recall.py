@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import parse, write_results
+from harness import parse, rest_soon, wait_for_table, write_results
 from numpy.typing import NDArray
 from vector_data import Vectors, VectorSet, clustered, sentences
 
@@ -76,12 +76,12 @@ def ratios(measured: dict[str, Any]) -> dict[str, float]:
 
 
 def measure(vectors: VectorSet, compress: Compress) -> dict[str, Any]:
+    rest_soon()
     table = create_engine("cpu", compress=compress).table(vectors.rows.shape[1])
     started = time.perf_counter()
     for start in range(0, len(vectors.rows), _BLOCK):
         table.append(vectors.rows[start : start + _BLOCK])
-    while table.stats().state == "training":
-        time.sleep(0.1)
+    wait_for_table(table)
     measured: dict[str, Any] = {"rows": table.row_count, "width": table.width, "cases": {}}
     measured["coded_after_seconds"] = round(time.perf_counter() - started, 1)
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import faiss
 import numpy as np
-from harness import parse, peers, write_results
+from harness import parse, peers, rest_soon, wait_for_table, write_results
 from numpy.typing import NDArray
 from recall import exact
 from vector_data import Vectors, VectorSet, clustered
@@ -72,11 +72,11 @@ class Engine:
     name = "thread"
 
     def __init__(self, vectors: Vectors) -> None:
+        rest_soon()
         self._table = create_engine("cpu").table(vectors.shape[1])
         for start in range(0, len(vectors), _BLOCK):
             self._table.append(vectors[start : start + _BLOCK])
-        while self._table.stats().state == "training":
-            time.sleep(0.1)
+        wait_for_table(self._table)
 
     def asking(self, chosen: Chosen) -> Iterator[Asking]:
         filter = None
